@@ -89,12 +89,18 @@ def load_any(path_or_hub_id: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
 
 def load_weights(directory: Path) -> nn.Module:
     """Load the model of a directory as `load_any` does, without its tokenizer."""
+    model, is_ours = load_as_stored(directory)
+    return _usable(model, str(directory)) if is_ours else model
+
+
+def load_as_stored(directory: Path) -> tuple[nn.Module, bool]:
+    """Load a model with its weights as they are stored; tell if it is ours."""
     from mlx_lm.utils import load_model as load_with_mlx_lm
 
     is_ours = _check(directory, with_tokenizer=False)
     with _refusing(str(directory), "cannot be loaded"):
         model, _ = load_with_mlx_lm(directory, model_config=OUR_CODE)
-    return _usable(model, str(directory)) if is_ours else model
+    return model, is_ours
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:

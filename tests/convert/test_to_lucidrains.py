@@ -54,7 +54,7 @@ def test_the_way_back_refuses_what_it_cannot_do(tmp_path, source, out, capsys):
     assert run(tmp_path / "w.pt", out, *BYTES, "-q") == 0
     capsys.readouterr()
     assert "quantized weights cannot be converted" in refused(capsys, out, path, *BACK)
-    assert "give a model directory" in refused(capsys, source, path, *BACK)
+    assert "give a directory" in refused(capsys, source, path, *BACK)
     assert "expected a file name in .safetensors" in refused(capsys, out, tmp_path / "b", *BACK)
     assert "does not take --quantize" in refused(capsys, out, path, *BACK, "-q")
     assert run(source, out, "--force", *BYTES) == 0
