@@ -19,7 +19,7 @@ from helpers.tokenizers import trained_pieces
 from mlx.utils import tree_flatten
 from mlx_gateloop.app.conversations import file as conversation_file
 from mlx_gateloop.app.generation.models import Models
-from mlx_gateloop.app.generation.prefix_cache import PrefixCache
+from mlx_gateloop.app.generation.prefix_cache import PrefixCache, PrefixState
 from mlx_gateloop.convert.__main__ import main as convert
 from mlx_gateloop.convert.sources import SOURCES
 from mlx_gateloop.convert.sources.flax import nested
@@ -186,26 +186,30 @@ def _back(path):
 # --- conversations
 
 
+# Checksums do not keep damage out.
+EQUAL_CHECKSUMS = [
+    patch.object(module, "checksum", lambda *_: "equal")
+    for module in (checkpoint, conversation_file)
+]
+
+
 def _conversation(folder):
     _model(folder / "tiny")
-    path, fingerprint = folder / "chat", Models([folder]).fingerprint("tiny")
-    states = {f"states.{i}": np.zeros((1, 1, 2, 8), np.float32) for i in range(2)}
-    mark = {"messages": 1, "characters": 2, "tokens": 3, "unread": 1}
-    header = {
-        "format": "gateloop-conversation-1", "model": "tiny", "fingerprint": fingerprint,
-        "messages": [["user", "hello"], ["assistant", "hi"]], "text": "hello", "marks": [mark],
-    }  # fmt: skip
-    ids = np.arange(3, dtype=np.int64)
-    save_file({"ids": ids, **states}, path, {"conversation": json.dumps(header)})
+    models, cache = Models([folder]), PrefixCache(10, 2**20)
+    states = tuple(np.zeros((1, 1, 2, 8), np.float32) for _ in range(2))
+    read = PrefixState((("user", "hello"),), "hello", (0, 1, 2), 1, states)
+    cache.put("c", models.fingerprint("tiny"), read)
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    with EQUAL_CHECKSUMS[1]:
+        conversation_file.save(folder / "chat", "c", "tiny", messages, models, cache)
 
 
 def _open(path):
-    conversation_file.load(path, Models([path.parent]), PrefixCache(10, 2**20))
+    with EQUAL_CHECKSUMS[1]:
+        conversation_file.load(path, Models([path.parent]), PrefixCache(10, 2**20))
 
 
-# --- a run's checkpoint, whose checksum does not keep damage out
-
-EQUAL_CHECKSUMS = patch.object(checkpoint, "checksum", lambda *_: "equal")
+# --- a run's checkpoint
 
 
 def _trained():
@@ -217,12 +221,12 @@ def _trained():
 
 def _checkpoint(folder):
     path = folder / "last.safetensors"
-    with EQUAL_CHECKSUMS:
+    with EQUAL_CHECKSUMS[0]:
         checkpoint.save_checkpoint(path, *_trained(), checkpoint.Progress(step=3), {"seed": 1})
 
 
 def _resume(path):
-    with EQUAL_CHECKSUMS:
+    with EQUAL_CHECKSUMS[0]:
         path, progress, _ = checkpoint.read_newest(path)
     checkpoint.restore(path, *_trained())
     assert isinstance(progress.step, int)
