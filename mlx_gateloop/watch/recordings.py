@@ -182,7 +182,10 @@ class Recording:
             raise
         with self._lock:
             calls, self._pass = self._pass, {}
-            if self._is_batch(calls):
+            batches = {n: of[0].sequences for n, of in calls.items() if of[0].sequences != 1}
+            for name, count in batches.items():
+                self._reasons[name] = f"a batch of {count}; generate one at a time"
+            if batches:
                 return
             if not isinstance(tokens, mx.array) or tokens.ndim != 2:
                 tokens = mx.zeros((1, 0), mx.int32)  # called with something else
@@ -198,18 +201,8 @@ class Recording:
 
     def close(self) -> None:
         with self._lock:
-            if self._pass and not self._is_batch(self._pass):  # layers called without their model
-                self._check(self._pass, 0)
-                self._passes.append((mx.zeros((1, 0), mx.int32), self._pass))
             self.catch_up()
             self._open = False
-
-    def _is_batch(self, calls: Calls) -> bool:
-        """Return True for a batch of several sequences, and note it for the layers."""
-        for name, (call, *_) in calls.items():
-            if call.sequences != 1:
-                self._reasons[name] = f"a batch of {call.sequences}; generate one at a time"
-        return any(of[0].sequences != 1 for of in calls.values())
 
     def _check(self, calls: Calls, tokens: int) -> int:
         """Exclude layers that were not called for all tokens of a pass; return the tokens."""

@@ -219,17 +219,6 @@ def test_a_pass_that_cannot_be_reported_ends_the_recording_and_keeps_what_was_be
     assert reason == "not watched: recorded up to token 9: RuntimeError: no stream"
 
 
-def test_layers_that_are_called_alone_are_recorded_if_they_read_the_same_tokens():
-    model, x = tiny_model(), mx.random.normal((1, 5, 8))
-    with gl.watch.recording(model) as recorder:
-        for layer, length in zip(model.layers, (5, 3), strict=True):
-            layer(x[:, :length])
-        recorder.exclude("no such layer", "a reason")
-    assert (recorder.trace.names, recorder.trace.tokens) == (("model.layers.0.time_mixing",), 5)
-    (reason,) = recorder.unwatched.values()
-    assert reason.startswith("not watched: reported 3 of 5 tokens")
-
-
 def test_attention_is_named_and_not_watched():
     model = recurrent_model("qwen3_5")
     with gl.watch.recording(model) as recorder:
