@@ -17,7 +17,7 @@ from .keeper import imported
 from .markdown import escape_history
 from .sessions import Chat, History
 
-SAVE = f"(file) => {{ {scripts.call('share', 'saveText', '...file')} }}"
+SAVE = f"(file) => {{ {scripts.call('share', 'save', '...file')} }}"
 PICK = f"(_, s) => {scripts.call('share', 'pickText')}.then((file) => [file, s])"
 Opened = tuple[str, str, str, History]  # session, model, system prompt, messages
 

@@ -1,19 +1,16 @@
 """The live view of a run's state transitions: a gr.HTML and its server functions."""
 
+import base64
 import logging
-import shutil
-import tempfile
 from collections.abc import Awaitable, Sequence
-from functools import cache
 from pathlib import Path
-from urllib.parse import quote
+from tempfile import TemporaryDirectory
 
 import gradio as gr
 import numpy as np
 import numpy.typing as npt
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.files import replacing
 from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.sharing import HIGH, LOW
 
@@ -27,9 +24,8 @@ from .sharing import file_name, shared_page
 from .updates import Updates
 
 LOG = logging.getLogger(__name__)
-MAX_ARRAYS = 128 * 2**20  # bytes of transitions in a file: the last tokens
+MAX_ARRAYS = 64 * 2**20  # bytes of transitions in a file: the last tokens
 SLOW = WorkerPool(threads=1, max_jobs=16)
-KEPT_ARRAYS = 4  # runs with files for download; the oldest is deleted first
 
 
 def state_view(engine: Engine, updates: Updates, elem_id: str, linked: str = "") -> gr.HTML:
@@ -78,15 +74,6 @@ def feed(elem_id: str) -> gr.HTML:
     )
 
 
-@cache
-def download_folder() -> Path:
-    """Make the folder of arrays for download, the only folder that the app serves files from.
-
-    Each process makes a new one, so nobody else can have put files there.
-    """
-    return Path(tempfile.mkdtemp(prefix="gateloop-"))
-
-
 async def _result(job: Run, work: Probe) -> dict[str, object]:
     await job.ended()
     return {"result": work.result, "seconds": work.seconds}
@@ -120,25 +107,19 @@ def _finite(values: npt.NDArray[np.float32]) -> list[float | None]:
     return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]
 
 
-def _arrays(run: Run, trace: Trace) -> str | None:
-    """Write a run's last transitions to a file, unless it exists; return its URL."""
-    done, tokens = run.done, trace.tokens  # in this order: a finished run does not grow
-    folder = download_folder()
-    file = folder / run.id / f"{file_name(run)}{'' if done else f'-{tokens}-tokens'}.npz"
+def _arrays(run: Run, trace: Trace) -> dict[str, str] | None:
+    """Return a run's last transitions as a file, its "name" and "data" in base64."""
+    tokens = trace.tokens
+    start = max(tokens - MAX_ARRAYS // (8 * max(sum(trace.channels), 1)), 0)
     try:
-        if not file.exists():
-            shutil.rmtree(file.parent, ignore_errors=True)  # older files with fewer tokens
-            file.parent.mkdir()
-            with replacing(file) as new:
-                start = max(tokens - MAX_ARRAYS // (8 * sum(trace.channels)), 0)
-                trace.save(new, [piece.text for piece in run.pieces[start:]], start)
-        others = [path for path in folder.iterdir() if path != file.parent]
-        for old in sorted(others, key=lambda p: p.stat().st_mtime)[: 1 - KEPT_ARRAYS]:
-            shutil.rmtree(old)
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "arrays.npz"
+            trace.save(file, [piece.text for piece in run.pieces[start:tokens]], start)
+            data = base64.b64encode(file.read_bytes()).decode()
     except OSError as error:
         LOG.warning("transitions cannot be written for download: %s", error)
         return None
-    return f"gradio_api/file={quote(str(file))}"
+    return {"name": f"{file_name(run)}.npz", "data": data}
 
 
 def _share(run: Run, trace: Trace, with_system: int) -> dict[str, str] | None:

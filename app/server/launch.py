@@ -3,7 +3,6 @@
 import errno
 import gc
 import logging
-import shutil
 import signal
 import socket
 import threading
@@ -29,7 +28,6 @@ from ..openai_api import OpenAI
 from ..page import scripts
 from ..page.handlers import Handlers
 from ..page.layout import build
-from ..page.state_view import download_folder
 from . import log, security
 from .connections import BACKLOG, Connection
 from .middleware import SecurityMiddleware
@@ -86,7 +84,6 @@ def serve(arguments: Namespace) -> None:
         raise KeyboardInterrupt  # the only way to end it
     finally:
         engine.close()
-        shutil.rmtree(download_folder(), ignore_errors=True)
 
 
 def _application(
@@ -96,7 +93,6 @@ def _application(
     auth: tuple[str, str] | None,
     routes: list[BaseRoute],
 ) -> FastAPI:
-    files = download_folder()
     page.state_session_capacity = MAX_SESSIONS
     app = FastAPI(
         openapi_url=None,
@@ -104,7 +100,6 @@ def _application(
         middleware=[
             Middleware(
                 SecurityMiddleware,
-                files=files,
                 hosts=security.allowed_hosts(host, arguments.share),
                 proxies=arguments.allow_host,
                 root_path=arguments.root_path,
@@ -119,7 +114,6 @@ def _application(
         root_path=arguments.root_path or None,
         mcp_server=arguments.mcp,
         app_kwargs={"routes": scripts.routes()},
-        allowed_paths=[str(files)],
         enable_monitoring=False,
         run_history=False,
         ssr_mode=False,

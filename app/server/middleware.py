@@ -3,10 +3,8 @@
 import asyncio
 import json
 import logging
-import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers
@@ -35,7 +33,7 @@ HEADERS = {
 ALLOWED = re.compile(
     r"/(v1/(models|chat/completions|completions)|config|theme\.css|favicon\.ico|login|logout|(assets|static|scripts)/.+"
     r"|gradio_api/(info|openapi\.json|app_id|startup-events|component_server|cancel|reset"
-    r"|queue/(join|data)|(run|call)/.+|mcp(/.+)?|file=.+))?/?"
+    r"|queue/(join|data)|(run|call)/.+|mcp(/.+)?))?/?"
 )
 NAME = re.compile(r"[\w.-]{1,253}", re.ASCII)
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)  # JSON string, possibly unterminated
@@ -52,12 +50,11 @@ class SecurityMiddleware:
     def __init__(
         self,
         app: ASGIApp,
-        files: Path,
         hosts: Sequence[str] = ("*",),
         proxies: Sequence[str] = (),
         root_path: str = "",
     ) -> None:
-        self.app, self.files, self.failed_logins = app, files, FailedLogins()
+        self.app, self.failed_logins = app, FailedLogins()
         self.hosts, self.proxies, self.root_path = [*hosts, *proxies], proxies, root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,9 +107,7 @@ class SecurityMiddleware:
             name = NAME.match(host)
             advice = f"start it with --allow-host {name[0] if name else 'NAME'}"
             raise HTTPException(400, f"Unknown host name: {advice}.")
-        _, is_file, file = path.partition("/file=")  # may also be a web address
-        is_elsewhere = is_file and not file.startswith(f"{self.files}{os.sep}")
-        if not ALLOWED.fullmatch(path) or is_elsewhere:
+        if not ALLOWED.fullmatch(path):
             raise HTTPException(403, "This path is not available.")
         site = headers.get("sec-fetch-site")  # another port of this machine is "same-site"
         linked = path != "/" and site in ("cross-site", "same-site")

@@ -9,13 +9,13 @@ export const saveView = async (view) => {
     view.run && (await view.server.share([view.run, Number(withSystem)]).catch(() => null));
   status.textContent = answer ? answer.message : "There is nothing to share yet.";
   if (!answer) return;
-  saveText(answer.name, answer.page);
+  save(answer.name, answer.page);
 };
 
-/** Save a text as a file. */
-export function saveText(name, text) {
+/** Save a text or bytes as a file. */
+export function save(name, content) {
   const type = name.endsWith(".html") ? "text/html" : "text/plain";
-  const url = URL.createObjectURL(new Blob([text], { type }));
+  const url = URL.createObjectURL(new Blob([content], { type }));
   download(url, name);
   setTimeout(() => URL.revokeObjectURL(url), KEPT_MS);
 }

@@ -1,10 +1,11 @@
+import { bytes } from "../../../mlx_gateloop/watch/shared/data.js";
 import { Codes, css, MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
 import { Heatmaps } from "./heatmaps.js";
 import { listen } from "./listeners.js";
 import { Memory } from "./memory.js";
 import { Probes } from "./probes.js";
 import { Recording } from "./recording.js";
-import { download } from "./share.js";
+import { download, save } from "./share.js";
 import { Tip } from "./tip.js";
 import { sharedPixel } from "./words.js";
 
@@ -238,8 +239,8 @@ export class StateView {
   }
 
   async downloadArrays() {
-    const url = this.run && (await this.server.arrays([this.run]).catch(() => null));
-    if (url) download(url, "");
+    const file = this.run && (await this.server.arrays([this.run]).catch(() => null));
+    if (file) save(file.name, bytes(file.data));
     else this.find("note").textContent = "There is nothing to download yet.";
   }
 
