@@ -67,6 +67,10 @@ class Decoder:
     ) -> None:
         self.run, self.loaded, self.request = run, loaded, request
         self.prefix_cache, self.limits = prefix_cache, limits
+        messages: tuple[Message, ...] = () if isinstance(request.prompt, str) else request.prompt
+        is_given = bool(messages) and messages[-1][0] == "assistant"
+        self.messages = messages[:-1] if is_given else messages  # before the answer
+        self.answer_given = messages[-1][1] if is_given else ""  # the answer to continue
         self.started = self.first = time.perf_counter()
         self.ids: list[int] = []
         self.answer: list[int] = []
@@ -89,8 +93,8 @@ class Decoder:
         if self.run.stopped:
             return
         if not self.given:
-            self._cache_state(self._messages(), self.text, self.ids, unread=1)
-        self.written = len(self.text + self._answer_given())  # characters, including the answer
+            self._cache_state(self.messages, self.text, self.ids, unread=1)
+        self.written = len(self.text + self.answer_given)  # characters, including the answer
         sample = yield from self._sample(mx.array(fresh[-1:]))
         while not self.run.stopped and not self._is_full():
             checkpoint = self.reader.caches.checkpoint()
@@ -125,7 +129,7 @@ class Decoder:
         run.max_tokens = self.given + self.request.max_tokens
         texts = yield from call("pieces", fresh)
         known = len(start.text) - sum(map(len, texts[: start.unread]))
-        begins = token_begins(self.text + self._answer_given(), texts, known)
+        begins = token_begins(self.text + self.answer_given, texts, known)
         asked = len(fresh) - self.given
         run.pieces += [
             Token(text, id, "prompt" if i < asked else "answer", (), id in self.special, begins[i])
@@ -151,15 +155,15 @@ class Decoder:
         call = self.loaded.tokenizer.call
         new = yield from call("encode", self.text[len(start.text) :], typed)
         self.ids = [*start.ids, *new]
-        if given := self._answer_given():
-            self.answer = self._ids_given(given) or (
+        if given := self.answer_given:
+            self.answer = self._ids_given() or (
                 yield from call("encode", given, list(range(len(given))))  # all of it was typed
             )
             self.given = len(self.answer)
-        if self.request.record and (messages := self._messages()):
-            found = yield from call("message_spans", messages, self.text)
+        if self.request.record and self.messages:
+            found = yield from call("message_spans", self.messages, self.text)
             self.run.message_spans = (
-                *map(message_span, messages, found),
+                *map(message_span, self.messages, found),
                 MessageSpan("assistant", len(self.text)),
             )
         is_lost = self.request.record and self.loaded.instrumented.names and not start.recorded()
@@ -175,8 +179,8 @@ class Decoder:
         if isinstance(prompt, str):
             typed = [*range(len(prompt))] if self.request.state else None
             return prompt, typed, self.beginning
-        text, typed = yield from self.loaded.tokenizer.call("render", self._messages())
-        found = self._states(self._messages(), text)
+        text, typed = yield from self.loaded.tokenizer.call("render", self.messages)
+        found = self._states(self.messages, text)
         start = next(filter(self.loaded.fits, reversed(found)), self.beginning)
         known = len(start.text)
         return text, [position - known for position in typed if position >= known], start
@@ -187,18 +191,11 @@ class Decoder:
             return []
         return self.prefix_cache.prefixes(conversation, self.fingerprint, messages, text)
 
-    def _answer_given(self) -> str:
-        """Return the answer to continue."""
-        prompt = self.request.prompt
-        is_given = not isinstance(prompt, str) and prompt[-1][0] == "assistant"
-        return prompt[-1][1] if is_given else ""
-
-    def _ids_given(self, answer: str) -> list[int]:
+    def _ids_given(self) -> list[int]:
         """Return the tokens of the answer to continue, if their state is cached."""
-        assert not isinstance(self.request.prompt, str)
-        found, known = self._states(self.request.prompt, self.text + answer), len(self.ids)
-        exact = found and found[-1].messages == self.request.prompt
-        ids = found[-1].ids if exact else ()
+        messages, known = (*self.messages, ("assistant", self.answer_given)), len(self.ids)
+        found = self._states(messages, self.text + self.answer_given)
+        ids = found[-1].ids if found and found[-1].messages == messages else ()
         return [*ids[known:]] if ids[:known] == tuple(self.ids) else []
 
     def _check(self, fresh: list[int]) -> None:
@@ -303,7 +300,7 @@ class Decoder:
         self.reader.update_trace()
         run.stats.memory_bytes = mx.get_active_memory()
         if self.answer:
-            messages = (*self._messages(), ("assistant", run.text))
+            messages = (*self.messages, ("assistant", run.text))
             self._cache_state(messages, self.text + run.text, self.ids + self.answer, unread=0)
 
     def _is_full(self) -> bool:
@@ -317,13 +314,6 @@ class Decoder:
         if run.stats.tokens >= self.request.max_tokens:
             run.reason = run.reason or "limit"
         return bool(run.reason)
-
-    def _messages(self) -> tuple[Message, ...]:
-        """Return the messages before the answer."""
-        prompt = self.request.prompt
-        if isinstance(prompt, str):
-            return ()
-        return prompt[:-1] if prompt[-1][0] == "assistant" else prompt
 
     def _cache_state(
         self, messages: tuple[Message, ...], text: str, ids: list[int], unread: int
