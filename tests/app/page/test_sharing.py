@@ -9,7 +9,6 @@ from mlx_gateloop.app.generation.run import MessageSpan, Token
 from mlx_gateloop.app.generation.words import Words
 from mlx_gateloop.app.page import sharing
 
-from mlx_gateloop import watch
 from mlx_gateloop.watch import sharing as library
 
 SECRET = "You are the SECRET prompt. </script>"
@@ -74,16 +73,6 @@ def test_of_a_long_conversation_the_last_tokens_are_kept_and_that_is_said(run, m
     assert "".join(data["texts"]).endswith(run.text)
     assert f"The {len(run.pieces) - 20} tokens before these are omitted." in answer["page"]
     assert "SECRET" not in answer["page"]
-
-
-def test_recorded_answers_are_beside_the_last_one(run):
-    word = next(i for i in range(run.begin, len(run.pieces)) if run.pieces[i].kind == "prompt")
-    run.counterfactuals.append(watch.Counterfactual([word], ["other", run.pieces[-1].text]))
-    (forgotten,) = data_of(shared(run)["page"])["forgotten"]
-    assert forgotten["answer"] == ["other", run.pieces[-1].text]
-    answered = len(run.pieces) - run.answer_begin
-    assert forgotten["gone"] == list(range(answered - 1))  # counted in this answer, not the first
-    assert forgotten["added"] == [0]
 
 
 def test_a_run_that_goes_on_is_shared_up_to_now(run):
