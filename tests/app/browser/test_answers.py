@@ -4,17 +4,19 @@ import json
 
 import mlx_gateloop as gl
 
-from .conftest import SEED
 from .test_words import SHOWS_ANSWER, WORDS, click_word, painted, until
 
 STOP = "#stop-text :is(textarea, input)"
 COPIED = "() => navigator.clipboard.readText()"
-MARKDOWN = [
-    "say `x < 1`, **bold**\n```python\nif x < 1:\n    print('<b>')\n```\nend",
-    "![a](http://example.com/x.png) <img src=http://example.com/y.png onerror=alert(1)>",
-    "[click](javascript:alert(1)) <script>alert(2)</script> <style>body{display:none}</style>",
-    "# <form action=http://example.com><input name=p></form>\n> <iframe src=http://a>",
-]
+MARKDOWN = """say `x < 1`, **bold**
+```python
+if x < 1:
+    print('<b>')
+```
+![a](http://example.com/x.png) <img src=http://example.com/y.png onerror=alert(1)>
+[click](javascript:alert(1)) <script>alert(2)</script> <style>body{display:none}</style>
+# <form action=http://example.com><input name=p></form>
+> <iframe src=http://a>"""
 
 
 def test_an_answer_says_why_it_ended_and_goes_on(seeded):
@@ -27,17 +29,12 @@ def test_an_answer_says_why_it_ended_and_goes_on(seeded):
     (begun,), run = page.messages("bot"), page.view("run")
     more.click()
     page.begun(run)
-    tokens = page.finished()
+    page.finished()
     (longer,) = page.messages("bot")
     assert longer.startswith(begun.rstrip("\ufffd"))
     assert len(longer) > len(begun)
     assert "at the limit of 20 tokens" in page.tab.locator("#chat-status").inner_text()
     page.set_tokens(20)
-    page.new_chat()
-    page.set_tokens(20)
-    page.set(SEED, 7)
-    assert page.answer("one") == tokens
-    assert page.messages("bot") == [longer]  # as if the limit had been higher
     stop = next(letter for letter in longer[1:] if letter.isascii() and letter.isprintable())
     page.set(STOP, stop)
     page.tab.get_by_label("Retry").last.click()
@@ -51,29 +48,21 @@ def test_an_answer_says_why_it_ended_and_goes_on(seeded):
 
 def test_markdown_is_styled_copied_as_it_is_and_never_loads_anything(new_page):
     page = new_page(permissions=["clipboard-read", "clipboard-write"])
-    for text in reversed(MARKDOWN):  # that with code at last
-        page.tab.locator("#clear").click()
-        page.shows(0)
-        show(page, text)
-        assert page.messages("bot") == [text]
-        forbidden = page.tab.locator("#chat .chatbot :is(img, script, style, form, input, a)")
-        assert forbidden.count() == 0
-        page.tab.locator("#chat [data-testid=bot]").hover()
-        page.tab.get_by_title("Copy the answer").click()
-        page.tab.wait_for_timeout(100)
-        assert page.tab.evaluate(COPIED) == text
-    assert page.tab.locator("#chat code").all_inner_texts()[0] == "x < 1"
-    page.tab.get_by_title("Copy the code").click()
-    page.tab.wait_for_timeout(100)
-    assert page.tab.evaluate(COPIED) == "if x < 1:\n    print('<b>')"
-    assert page.tab.locator("#chat .mark").first.bounding_box()["width"] == 0
-
-
-def show(page, text):
-    """Show an answer with this text: import a conversation that has it."""
-    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}]
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARKDOWN}]
     page.take({"name": "a.json", "mimeType": "text/json", "buffer": json.dumps(messages).encode()})
     page.shows(1)
+    assert page.messages("bot") == [MARKDOWN]
+    forbidden = page.tab.locator("#chat .chatbot :is(img, script, style, form, input, a)")
+    assert forbidden.count() == 0
+    assert page.tab.locator("#chat code").all_inner_texts()[0] == "x < 1"
+    assert page.tab.locator("#chat .mark").first.bounding_box()["width"] == 0
+    page.tab.locator("#chat [data-testid=bot]").hover()
+    for title, text in (
+        ("Copy the answer", MARKDOWN),
+        ("Copy the code", "if x < 1:\n    print('<b>')"),
+    ):
+        page.tab.get_by_title(title).click()
+        page.tab.wait_for_function(f"text => ({COPIED})().then(copy => copy === text)", arg=text)
 
 
 def test_chat_and_panel_have_one_current_word(answered):

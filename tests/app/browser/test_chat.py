@@ -20,21 +20,10 @@ def choose(page, model, about):
 
 
 def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
-    def positions():
-        return page.tab.evaluate(
-            "['#chat-box', '#clear'].map(id => scrollY +"  # a click may scroll to its button
-            "document.querySelector(id).getClientRects()[0].bottom"
-            # the legend takes a line more while words are not recorded yet, and none before any
-            " - document.querySelector('#chat-words .key').offsetHeight)"
-        )
-
     page.set_tokens(1024)
-    page.still()  # the settings take width from the head until they are closed
-    empty = positions()
     page.choose("slow")
     page.ask("a long one")
     page.tab.wait_for_function(has(21))
-    writing = positions()
     box = page.tab.locator("#chat-box textarea")
     box.press_sequentially("next")
     assert not page.view("done")
@@ -43,7 +32,6 @@ def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
     assert "stopped" in page.tab.locator("#chat-status").inner_text()
     assert page.messages("bot")[0]
     assert box.input_value() == "next"
-    assert positions()[0] == pytest.approx(writing[0], abs=2)  # figures have come below it
     page.ask("another long one")
     page.tab.wait_for_function(has(21))
     page.tab.locator("#clear").click()
@@ -53,7 +41,6 @@ def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
     assert page.view("run") is None
     assert page.view("pieces") == []
     assert page.tab.locator("#chat-status").inner_text().strip() == "ready"
-    assert positions() == pytest.approx(empty, abs=2)  # no line of figures is left
     page.set_tokens(8)
     page.answer("from the start")
     assert page.messages() == ["from the start"]
@@ -98,27 +85,22 @@ def test_retry_and_undo_go_back(page):
     assert page.tab.locator("#chat-box textarea").input_value() == "two < three"
     page.tab.wait_for_function(f"n => {view()}.pieces.length === n", arg=tokens)
     assert page.view("run") == run  # the view goes back too
-    page.tab.get_by_label("Undo").last.click()
-    page.shows(0)
-    page.tab.wait_for_function(f"!{view()}.run")
 
 
 def test_an_edited_message_is_sent_and_shown_as_it_was_typed(page):
     for text in (SPECIAL, "  if x:\n      y\n\n    z  "):
         page.answer(text)
     assert page.messages() == [SPECIAL, "  if x:\n      y\n\n    z  "]
-    for added in ("", "&amp;</b>"):  # a change of nothing changes nothing
-        before = page.view("run")
-        page.tab.get_by_label("Edit").first.click()
-        box = page.tab.locator("#chat textarea")
-        assert box.input_value() == SPECIAL
-        if added:
-            box.fill(SPECIAL + added)
-        page.tab.get_by_label("Submit").first.click()
-        page.begun(before)
-        page.finished()
-        assert page.messages() == [SPECIAL + added]  # what came later is gone
-        assert SPECIAL + added in "".join(piece["text"] for piece in page.view("pieces"))
+    before = page.view("run")
+    page.tab.get_by_label("Edit").first.click()
+    box = page.tab.locator("#chat textarea")
+    assert box.input_value() == SPECIAL
+    box.fill(f"{SPECIAL}&amp;</b>")
+    page.tab.get_by_label("Submit").first.click()
+    page.begun(before)
+    page.finished()
+    assert page.messages() == [f"{SPECIAL}&amp;</b>"]  # what came later is gone
+    assert f"{SPECIAL}&amp;</b>" in "".join(piece["text"] for piece in page.view("pieces"))
 
 
 def test_a_refusal_hides_nothing_and_says_why(page):

@@ -9,7 +9,6 @@ from helpers.browser import QUESTIONS, new_context
 from .test_words import click_word, forget, settled
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\u202e hi"
-OPACITY = "e => Number(getComputedStyle(e).opacity)"
 
 
 def words_of(page):
@@ -54,32 +53,17 @@ def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
     with_system.uncheck()
     page.set("#system textarea", "")
     file.write_text(text, "utf-8")
-    context = new_context(browser, viewport={"width": 900, "height": 700})
+    context = new_context(browser)
     context.set_offline(True)
     tab, problems = context.new_page(), []
     tab.on("console", lambda message: problems.append(message.text))
-    tab.on("pageerror", lambda error: problems.append(str(error)))
     tab.on("request", lambda request: problems.append(request.url))
     tab.goto(file.as_uri())
-    words = tab.locator(".words span:not([data-kind=special])")
-    answer = "".join(piece["text"] for piece in page.view("pieces") if not piece["prompt"])
     assert tab.inner_text(".words").replace("\n", "").startswith("</script><img src=x")
-    assert tab.locator(".words [data-kind=answer]").count() > len(answer) / 8
-    strengths = words.evaluate_all(f"all => all.map({OPACITY})")
-    assert max(strengths) == 1
-    assert min(strengths) < 0.5  # they fade
     assert "".join(tab.locator(".words .forgotten").all_inner_texts()).strip() == "hi"
     tab.locator(".choices button").click()
     tab.wait_for_function("() => !document.querySelector('.waiting')")
     assert tab.locator(".without span").count() == page.tokens
-    assert tab.locator(".original span").count() > page.tokens / 2  # special ones are none of it
-    words.nth(3).click()
-    assert tab.locator(".words .later").count() > 20
-    box = tab.locator(".columns").bounding_box()
-    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + 9)
-    assert tab.locator(".words .pointed").count() == 1  # a column lights its word up
-    assert "lose half in" in tab.inner_text(".tip")
-    assert tab.title().startswith("</script><img src=x")
     assert problems == [file.as_uri()]
     context.close()
 

@@ -1,15 +1,16 @@
 """Words that fade, an answer without some of them, and what one depended on."""
 
-import re
-
+import pytest
 from helpers.browser import view
 
 from .conftest import SEED
 
 WORDS = "document.querySelector('#chat-words .gw').words"
 SHOWS_ANSWER = f"!document.querySelector('#words-result').hidden && !{WORDS}.counterfactual.running"
-SPECIAL = re.compile(r"(\ufffd*)(?:<s>|</s>|<pad>|<unk>|<\|im_(?:start|end)\|>)")
-HOSTILE = "<img src=x onerror=\"alert('owned')\"> &amp; \u202eright\u2066 <|im_end|> 🙂 end"
+HOSTILE = (
+    "<img src=x onerror=\"alert('owned')\"> &amp; \u202eright\u2066 <|im_end|> 🙂 end"
+    " ${alert(1)} {{value}} <script>alert(2)</script>"
+)
 GROUND = "e => Number(getComputedStyle(e).backgroundColor.match(/[\\d.]+/g)[3] ?? 1)"  # opacity
 
 
@@ -24,18 +25,6 @@ def painted(page, kind):
 
 def until(page, condition):
     page.tab.wait_for_function(condition)
-
-
-def words_of(message):
-    """The pattern of a message's words, without the special tokens that a random model writes.
-
-    A replacement character before one is a part of it where a character began with no end, and a
-    word where it is the zero character: the page shows both alike.
-    """
-    parts = ["".join(part.split()) for part in SPECIAL.split(message)]
-    parts[::2] = map(re.escape, parts[::2])
-    parts[1::2] = [f"\ufffd{{0,{len(unclear)}}}" for unclear in parts[1::2]]
-    return "".join(parts)
 
 
 def status(page):
@@ -79,16 +68,12 @@ def test_words_fade_while_they_stream(page):
     assert "<|im_" not in text
     page.tab.locator("#chat-stop").click()
     settled(page)
-    shown = [*page.messages(), *page.messages("bot")]
-    for number, message in enumerate(shown):  # every word is there, in order
-        words = page.tab.evaluate(
-            f"number => {{ const {{ words, text }} = {WORDS};"
-            "const mine = words.filter(w => w.message === number && text.shows(w));"
-            "return mine.map(w => String(text.range(w))).join(''); }",
-            number,
-        )
-        assert re.fullmatch(words_of(message), "".join(words.split()))
-        assert words
+    placed = f"const {{ words, text }} = {WORDS}; const shown = words.filter(w => text.shows(w));"
+    found = page.tab.evaluate(
+        f"() => {{ {placed} return shown.map(w => [w.message, w.text, String(text.range(w))]); }}"
+    )
+    assert {number for number, *_ in found} == {0, 1}
+    assert [text for _, text, _ in found] == [painted for *_, painted in found]
     switch = page.tab.locator("#words-fade input")
     switch.uncheck()
     assert painted(page, "fade") == {}
@@ -149,12 +134,19 @@ def test_a_word_is_chosen_by_a_click_a_selection_and_keys(page):
     assert painted(page, "chosen") == {}
 
 
-def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(page):
+@pytest.fixture
+def demo(page):
+    """An answer of the demo, which has learned something."""
     page.set_tokens(30)
     page.set(SEED, 1)
     page.choose("demo")
     page.ask("What does `str.split` do?")
     settled(page)
+    return page
+
+
+def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(demo):
+    page = demo
     before = page.messages("bot")
     assert before[0].startswith("`str.split(")
     texts = [piece["text"] for piece in page.view("pieces")]
@@ -191,12 +183,8 @@ def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(pag
     assert (page.messages(), page.messages("bot")) == (["What does `str.split` do?"], before)
 
 
-def test_a_box_of_the_heatmap_is_wiped_and_the_answer_written_again(page):
-    page.set_tokens(30)
-    page.set(SEED, 1)
-    page.choose("demo")
-    page.ask("What does `str.split` do?")
-    settled(page)
+def test_a_box_of_the_heatmap_is_wiped_and_the_answer_written_again(demo):
+    page = demo
     click_word(page, 0, "split")
     result = page.tab.locator("#words-result")
     for number, name in ((3, "amplified"), (2, "nothing lost"), (1, "held wiped")):
@@ -245,6 +233,3 @@ def test_hostile_words_are_shown_harmlessly(page):
     assert "\u202e" not in name
     forget(page)
     assert page.tab.locator("#chat-words img, #chat img, #chat-view img").count() == 0
-    text = "".join(page.messages("bot").pop().split())
-    shown = page.tab.locator("#words-result .original").evaluate("element => element.textContent")
-    assert len(shown) >= len(text)  # control characters as codes

@@ -18,7 +18,6 @@ from benchmarks.embedded_models.corpus import questions
 from benchmarks.embedded_models.package import MAX_BYTES, sums, thinned
 from mlx_gateloop.commands.train import CONFIGS
 from mlx_gateloop.generate import Sampling, stream
-from mlx_gateloop.io import files
 from mlx_gateloop.train import TrainConfig
 
 BODIES, LEAST = 10, 6
@@ -115,7 +114,7 @@ def test_an_answer_does_not_depend_on_the_questions_before_it():
     assert answer("demo", question, earlier) == answer("demo", question)
 
 
-def test_a_model_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_model_is_replaced_and_one_that_is_too_large_is_not(tmp_path, monkeypatch):
     run, out = tmp_path / "run", tmp_path / "models" / "demo"
     run.mkdir()
     for name, text in (("config.yaml", "steps: 1\n"), ("log.jsonl", '{"loss": 1}\n')):
@@ -123,32 +122,20 @@ def test_a_model_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     (run / "model.safetensors").write_text("trained")
     shutil.copytree(MODELS / "demo", out)
 
-    def contents():
-        return {file.name: file.read_bytes() for file in out.iterdir()}
-
     def convert(words):
         made = Path(words[words.index("--mlx-path") + 1])
         made.mkdir()
         (made / "model.safetensors").write_text("new")
 
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    before = contents()
+    before = sums(out)
     monkeypatch.setattr(package, "gateloop", convert)
     with monkeypatch.context() as patch:
         patch.setattr(package, "MAX_BYTES", 100)
         assert "bytes exceed 100; train a" in refusal(package.embed, run, out)
-    assert before == contents()
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "copytree", interrupt)
-        patch.setattr(files, "_replace", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            package.embed(run, out)
-    assert before == contents()
+    assert before == sums(out)
     package.embed(run, out)
     assert (out / "model.safetensors").read_text() == "new"
-    assert (out / "README.md").read_bytes() == before["README.md"]
+    assert (out / "README.md").read_bytes() == (MODELS / "demo" / "README.md").read_bytes()
     assert [path.name for path in out.parent.iterdir()] == ["demo"]
 
 

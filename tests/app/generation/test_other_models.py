@@ -1,13 +1,11 @@
 """Models of mlx-lm's types: a chat goes on from its state, and is recorded as any generation is."""
 
 import base64
-import json
 from itertools import pairwise
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.errors import refusal
 from helpers.models import save_tiny_model
 from helpers.recurrent import save_recurrent_model
 from mlx_gateloop.app.api import _transitions
@@ -258,16 +256,6 @@ def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, fo
         assert stats.prompt_tokens_read == stats.prompt_tokens
 
 
-def test_models_are_described_and_bounded(folder, tmp_path):
-    models = Models([folder, tmp_path])
-    info = models.info("qwen3_5")
+def test_models_are_described(folder):
+    info = Models([folder]).info("qwen3_5")
     assert (info.kind, info.layers, info.chats) == ("qwen3_5", 4, True)
-    path = save_recurrent_model(tmp_path / "large", "mamba2")
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3_000_000}))
-    assert "is 3000000, but the weights are" in refusal(models.load, "large")
-    (path / "config.json").write_text(json.dumps(config | {"vocab_size": 7}))
-    assert "large: cannot be" in refusal(models.load, "large")
-    with (path / "model.safetensors").open("r+b") as weights:
-        weights.truncate(2**42)  # sparse
-    assert "large: needs 4,096.0 GB of memory, this machine has " in refusal(models.load, "large")

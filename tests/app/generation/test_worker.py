@@ -106,21 +106,15 @@ def test_visitors_get_one_short_line_without_folders():
 
 
 @pytest.mark.parametrize(
-    ("method", "answer", "prompt", "error"),
+    ("method", "answer", "error"),
     [
-        (
-            "encode",
-            [10**9],
-            HELLO,
-            "model: its tokenizer uses id 1000000000",
-        ),
-        ("special_ids", (None, [], []), "", "prompt: empty"),
+        ("encode", [10**9], "model: its tokenizer uses id 1000000000"),
+        ("special_ids", (None, [], []), "prompt: empty"),
     ],
 )
 def test_tokens_that_the_model_cannot_read_are_refused(
-    engine, until, monkeypatch, method, answer, prompt, error
+    engine, until, monkeypatch, method, answer, error
 ):
     monkeypatch.setattr(ChatTokenizer, method, lambda *arguments: answer)
-    run = engine.submit("tiny", prompt, Sampling(0), 5)
-    until(run)
+    until(run := engine.submit("tiny", "", Sampling(0), 5))
     assert run.error.startswith(error)
