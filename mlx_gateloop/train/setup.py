@@ -99,7 +99,9 @@ def _load_model(config: TrainConfig, path: Path, vocab_size: int) -> Any:
     if config.checkpoint_blocks and (not is_ours or getattr(model.args, "dropout", 0) > 0):
         raise InputError(f"{path}: checkpoint_blocks needs a model of {TYPES} without dropout")
     if not is_ours:
-        nn.Module.__init__(model)  # mlx-lm's recurrent_gemma does not call it, and cannot be frozen
+        # mlx-lm's recurrent_gemma does not call it: freeze, unfreeze and trainable_parameters then
+        # fail, and MLX has no other public method that makes what they need.
+        nn.Module.__init__(model)
     model.set_dtype(mx.float32)
     if config.lora_rank is not None:
         add_lora(model, config.lora_rank)
