@@ -39,12 +39,7 @@ Attack = Callable[["Target"], None]
 
 
 class Target:
-    """The app under attack.
-
-    Args:
-        server: Its process.
-        models: Names of the hostile models.
-    """
+    """The app under attack, with the names of its hostile models."""
 
     def __init__(self, server: Server, models: list[str]) -> None:
         self.server, self.models = server, models
@@ -200,12 +195,7 @@ ATTACKS: list[tuple[Attack, int, bool]] = [
 
 
 class Client:
-    """A well-behaved client, who measures how long its requests take.
-
-    Args:
-        target: The app.
-        locked: True if the app asks for a password.
-    """
+    """A well-behaved client, who measures how long its requests take."""
 
     def __init__(self, target: Target, locked: bool) -> None:
         self.target, self.locked = target, locked
@@ -321,13 +311,9 @@ def run(target: Target, seconds: float, locked: bool, max_ms: float) -> list[str
 def attack_app(
     folder: Path, seconds: float, locked: bool = False, max_ms: float = MAX_MS
 ) -> list[str]:
-    """Start an app on hostile models and attack it; returns the problems.
+    """Start an app on hostile models and attack it; return the problems.
 
-    Args:
-        folder: For the models and the log.
-        seconds: Duration of each attack.
-        locked: True for an app that asks for a password.
-        max_ms: Limit on the client's median time.
+    Each attack lasts some seconds; the client's median may take `max_ms`.
     """
     models = folder / "models"
     save_tiny_model(models / "good", chat=True, hidden_size=16, intermediate_size=32)

@@ -1,4 +1,4 @@
-"""Compare two installed versions: prefill, decoding, training steps and the operator.
+"""Compare two installed versions: prefill, decoding and training steps.
 
 python benchmarks/compare_versions.py ../before/.venv/bin/python .venv/bin/python
 
@@ -7,7 +7,6 @@ that a slow moment of the machine affects both. Prints medians, and the median r
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import tempfile
@@ -15,25 +14,11 @@ from pathlib import Path
 
 from mlx_gateloop.io.tables import markdown_table
 
-SHAPES = {  # the shapes of q and v
-    "max-headed": [(1, 4096, 624)] * 2,
-    "heads of 64 x 128": [(1, 2048, 4, 64), (1, 2048, 4, 128)],
-    "heads of 256 x 512": [(1, 2048, 4, 256), (1, 2048, 4, 512)],
-}
-OPERATORS = {
-    f"{shape}, {gates} gates, {what}": (*SHAPES[shape], gates == "complex", what == "gradient")
-    for shape in SHAPES
-    for gates in ("real", "complex")
-    for what in ("forward", "gradient")
-}
-NAMES = (
-    "prefill", "decode", "decode, real gates", "training step", "training step, 4 heads",
-    *OPERATORS,
-)  # fmt: skip
+NAMES = ("prefill", "decode", "decode, real gates", "training step", "training step, 4 heads")
 # Reads a name per line and answers with the seconds of that work: once untimed, then for 50 ms.
 # Public names alone, which both versions have.
 WORKER = """
-import json, sys, time
+import sys, time
 import mlx_gateloop as gl  # before MLX, for its BLAS
 import mlx.core as mx
 import mlx.nn as nn
@@ -67,16 +52,6 @@ def training(**options):
         optimizer.update(model, gradients)
         mx.eval(loss, model.state, optimizer.state)
     return step
-def operator(keys, values, is_complex, is_gradient):
-    shapes = [keys, keys, values, *[keys] * (1 + is_complex)]
-    arrays = [mx.random.normal(shape) for shape in shapes]
-    mx.eval(arrays)
-    def forward(q, k, v, *gates):
-        return gl.gate_loop(q, k, v, gl.Transition.sigmoid(*gates), mode="scan")[0]
-    def gradient(*arrays):
-        return mx.vjp(forward, list(arrays), [arrays[2]])[1]
-    function = gradient if is_gradient else forward
-    return lambda: mx.eval(function(*arrays))
 work = {
     "prefill": prefill(),
     "decode": decode(),
@@ -84,8 +59,6 @@ work = {
     "training step": training(),
     "training step, 4 heads": training(num_heads=4),
 }
-for name, shape in json.loads(sys.argv[1]).items():
-    work[name] = operator(*shape)
 for line in sys.stdin:
     run = work[line.strip()]
     time.sleep(0.1)  # until the other process's threads of OpenBLAS no longer spin
@@ -105,7 +78,7 @@ class Version:
         # From an empty folder, so that the installed packages are imported.
         self._folder = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
-            [Path(python).absolute(), "-c", WORKER, json.dumps(OPERATORS)],
+            [Path(python).absolute(), "-c", WORKER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -33,17 +33,7 @@ SHARED = ("name", "preset", "task", "train", "draws", "trials", "equal_parameter
 
 
 def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
-    """Read the results of an experiment that was made in one folder or in several.
-
-    Args:
-        folders: Folders with results.json, each with other models.
-
-    Returns:
-        What results.json holds of the first one, with the models and runs of all.
-
-    Raises:
-        InputError: A folder without results, parts of different experiments, or a model in two.
-    """
+    """Read the results of an experiment that was made in one folder or in several."""
     whole, *others = map(read_results, folders)
     for folder, part in zip(folders[1:], others, strict=True):
         for key in SHARED:
@@ -60,10 +50,7 @@ def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
 def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = REFERENCE) -> str:
     """Compare the models of an experiment in a Markdown table, the best one first.
 
-    Args:
-        tree: What results.json holds.
-        beyond: The span above which accuracies are tabulated too, in inputs.
-        reference: The model to compare with the others.
+    Accuracies above the span `beyond` are tabulated too.
     """
     runs, measure = _ranked(tree), measure_of(tree["experiment"]["name"])
     leads = measure.leads(runs, reference)

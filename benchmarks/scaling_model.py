@@ -8,15 +8,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Link:
-    """A connection between two ranks of a ring.
+    """A connection between two ranks of a ring."""
 
-    Args:
-        latency: Seconds from one rank to the next, whatever is sent.
-        bandwidth: Bytes a second.
-    """
-
-    latency: float
-    bandwidth: float
+    latency: float  # seconds from one rank to the next, whatever is sent
+    bandwidth: float  # bytes per second
 
     def exchange(self, num_bytes: float, ranks: int) -> float:
         """Seconds of a sum over a ring, in which each of n ranks sends 2 (n - 1) / n of the bytes.
@@ -27,11 +22,7 @@ class Link:
 
 
 def fit(measured: list[tuple[float, int, float]]) -> Link:
-    """Fit a link to sums over a ring, by least squares of relative distances.
-
-    Args:
-        measured: Bytes, ranks and seconds of each.
-    """
+    """Fit a link to bytes, ranks and seconds of sums, by least squares of relative distances."""
     num_bytes, ranks, seconds = (np.array(column, float) for column in zip(*measured, strict=True))
     hops = 2 * (ranks - 1)
     terms = np.stack([hops, hops * num_bytes / ranks], 1) / seconds[:, None]
@@ -41,25 +32,15 @@ def fit(measured: list[tuple[float, int, float]]) -> Link:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ranks that train together.
-
-    Args:
-        ranks: Their number.
-        compute: Seconds of a step on a rank, without waiting.
-        spread: Standard deviation of the logarithm of that time: the stragglers.
-        exchange: Seconds of a step's exchange.
-        failure: Mean seconds from one failure of a rank to its next.
-        save: Seconds of a checkpoint.
-        restart: Seconds from a failure to the next step: the limit of an exchange, and the start.
-    """
+    """Ranks that train together; times are in seconds."""
 
     ranks: int
-    compute: float
-    spread: float
-    exchange: float
-    failure: float
-    save: float
-    restart: float
+    compute: float  # of a step on a rank, without waiting
+    spread: float  # standard deviation of the logarithm of that time: the stragglers
+    exchange: float  # of a step's gradients
+    failure: float  # mean time from one failure of a rank to its next
+    save: float  # of a checkpoint
+    restart: float  # from a failure to the next step: the limit of an exchange, and the start
 
     @property
     def young(self) -> float:
@@ -72,16 +53,10 @@ class Cluster:
 
 
 def simulate(cluster: Cluster, steps: int, interval: int, seed: int) -> float:
-    """Simulate a run; returns its seconds.
+    """Simulate a run with a checkpoint after each interval of steps; return its seconds.
 
     A step takes as long as its slowest rank. A failure, at an exponentially distributed moment,
     loses what came after the last checkpoint.
-
-    Args:
-        cluster: The ranks.
-        steps: Steps of the run.
-        interval: Steps between checkpoints.
-        seed: Seed of stragglers and failures.
     """
     draw = np.random.default_rng(seed)
     logs = draw.normal(0, cluster.spread, (1024, cluster.ranks)).max(1)

@@ -10,13 +10,7 @@ from mlx_gateloop.errors import InputError
 
 
 def paths(description: str | None, *names: str, last: str | None = None) -> list[Path]:
-    """Return the paths on the command line; ends with a usage line where one is missing.
-
-    Args:
-        description: The module's docstring.
-        names: Names of the paths.
-        last: Name of one or more paths after them, if any.
-    """
+    """Return the paths on the command line, of these names and one or more of the last name."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -29,11 +23,7 @@ def paths(description: str | None, *names: str, last: str | None = None) -> list
 
 
 def check_own(folder: Path, *names: str) -> None:
-    """Check that a folder is new, or has no other files than these and hidden ones.
-
-    Raises:
-        InputError: It has others, or is a file.
-    """
+    """Check that a folder is new, or has no other files than these and hidden ones."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: a file; give another folder")
     if others := {path.name for path in folder.glob("[!.]*")} - {*names}:

@@ -11,19 +11,12 @@ CONTEXT = 4000  # characters before a function that a model reads, from the star
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a file.
+    """A function of a file."""
 
-    Args:
-        before: The lines above it, at most `CONTEXT` characters.
-        header: Its lines from `def` to the last one before its body.
-        body: Its own body, from the docstring on.
-        indent: Spaces before `def`.
-    """
-
-    before: str
-    header: str
-    body: str
-    indent: int
+    before: str  # the lines above it, at most `CONTEXT` characters
+    header: str  # its lines from `def` to the last one before its body
+    body: str  # its own body, from the docstring on
+    indent: int  # spaces before `def`
 
     @property
     def prompt(self) -> str:
@@ -74,11 +67,7 @@ def functions(text: str) -> Iterator[Function]:
 
 
 def body(function: Function, pieces: Iterable[str]) -> tuple[str, bool]:
-    """Collect a body from the pieces that a model writes.
-
-    Returns:
-        The body, and True if the model began another line.
-    """
+    """Collect a body from the pieces that a model writes; True if it began another line."""
     written = ""
     for piece in pieces:
         written += piece

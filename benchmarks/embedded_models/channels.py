@@ -41,11 +41,7 @@ class Found(NamedTuple):
 
 
 def quantities(model: Model, tokens: np.ndarray) -> np.ndarray:
-    """Read tokens one by one.
-
-    Returns:
-        `[2, layers, tokens, channels]`: |a|, and the state's real part after each token.
-    """
+    """Return |a| and the state's real part after each token, `[2, layers, tokens, channels]`."""
     caches, states = model.make_cache(), []
     with recording(model, window=0) as recorder:
         for token in tokens.tolist():
@@ -56,11 +52,7 @@ def quantities(model: Model, tokens: np.ndarray) -> np.ndarray:
 
 
 def read(model: Model, tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read the beginning of a file.
-
-    Returns:
-        See `quantities`, and the features `[FEATURES, tokens]` at the end of each token.
-    """
+    """Return a file's `quantities`, and its features `[FEATURES, tokens]` at each token's end."""
     tokens, offsets = encode(tokenizer, text)
     ends = np.array([end for _, end in offsets])
     return quantities(model, tokens), structure(text)[:, ends - 1]
@@ -73,14 +65,9 @@ def encode(tokenizer: Any, text: str) -> tuple[np.ndarray, list[tuple[int, int]]
 
 
 def correlations(values: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """Compute Pearson's correlation of every channel with every feature.
+    """Compute Pearson's correlation of each channel with each feature, 0 where one never changes.
 
-    Args:
-        values: `[..., tokens, channels]`.
-        features: `[features, tokens]`.
-
-    Returns:
-        `[features, ..., channels]`; 0 where the channel or the feature never changes.
+    `[..., tokens, channels]` and `[features, tokens]` give `[features, ..., channels]`.
     """
     values = values - values.mean(-2, keepdims=True)
     features = features - features.mean(-1, keepdims=True)

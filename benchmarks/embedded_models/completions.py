@@ -172,11 +172,7 @@ def shown(written: Sequence[Written]) -> str:
 
 
 def report(directories: Sequence[str | Path]) -> Iterator[str]:
-    """Yield the parts of the report.
-
-    Raises:
-        InputError: Models with different tokenizers, or one that has read the files.
-    """
+    """Yield the parts of the report."""
     models = [(Path(directory).name, *load(directory)) for directory in directories]
     tokenizer = models[0][2]
     vocabulary = tokenizer.get_vocab()

@@ -36,10 +36,7 @@ QUOTATION = 40  # letters of documentation that come from a file if they stand i
 def documents(seed: int = 0, copies: int = COPIES, unseen: Sequence[str] = ()) -> list[Document]:
     """Return texts once and conversations often, reworded and joined at random, all shuffled.
 
-    Args:
-        seed: Seed of order, rewording and joining.
-        copies: Copies of each conversation about a familiar name.
-        unseen: Files; their documentation is left out.
+    Documentation that the `unseen` files quote is left out.
     """
     chance = random.Random(seed)
     files = [spaced(file) for file in unseen]

@@ -14,17 +14,11 @@ _UNSEEN = -1
 
 @dataclass(frozen=True)
 class _Order:
-    """The n-grams of one length, sorted by their context, the (n-1)-gram before the last token.
+    """The n-grams of one length, sorted by their context, the (n-1)-gram before the last token."""
 
-    Args:
-        keys: `[G]` context times vocabulary plus last token, ascending.
-        share: `[G]` discounted count over its context's total.
-        rest: `[C]` probability that a context leaves to shorter ones.
-    """
-
-    keys: np.ndarray
-    share: np.ndarray
-    rest: np.ndarray
+    keys: np.ndarray  # `[G]` context times vocabulary plus last token, ascending
+    share: np.ndarray  # `[G]` discounted count over its context's total
+    rest: np.ndarray  # `[C]` probability that a context leaves to shorter ones
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Return the n-grams of some keys, or `_UNSEEN`."""
@@ -33,13 +27,7 @@ class _Order:
 
 
 class KneserNey:
-    """An n-gram model of a stream of tokens.
-
-    Args:
-        tokens: `[N]` integers to learn from.
-        order: Tokens of the longest n-gram.
-        vocabulary: Number of different tokens.
-    """
+    """An n-gram model of a stream of tokens `[N]`, of n-grams up to `order`."""
 
     def __init__(self, tokens: np.ndarray, order: int, vocabulary: int) -> None:
         self._vocabulary = vocabulary

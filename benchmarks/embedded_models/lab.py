@@ -37,12 +37,7 @@ TESTED = ("parameters", "steps", "loss", "accuracy", "asked_by_span", "right_by_
 
 
 def command(model: str, out: Path) -> list[str]:
-    """Return the words of the command that trains one of the models, after `gateloop`.
-
-    Args:
-        model: A key of `SETTINGS`.
-        out: The experiment's directory.
-    """
+    """Return the words of the command that trains one of the models, after `gateloop`."""
     settings = {"steps": STEPS, **SETTINGS[model]}
     words = ["experiment", "memory-horizon", "--preset", "running_sum", "--models", model]
     words += ["--seeds", "1", "--draws", "1", "--out", str(out)]
@@ -54,12 +49,7 @@ def command(model: str, out: Path) -> list[str]:
 
 
 def embed(run: Path, out: Path) -> None:
-    """Write a run's best weights, in float32, and its results to a directory.
-
-    Args:
-        run: A run of the experiment.
-        out: Output directory; its content is replaced.
-    """
+    """Write a run's best weights, in float32, and its results to a directory."""
     with staged(out) as made:
         made.mkdir()
         for name in KEPT:

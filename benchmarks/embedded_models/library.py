@@ -49,11 +49,7 @@ def held_out() -> list[str]:
 
 
 def unread(*directories: str | Path) -> list[str]:
-    """Return the held-out files, for the scores of models.
-
-    Raises:
-        InputError: They are another Python's, so that an embedded model may have read some.
-    """
+    """Return the held-out files, which must be those that embedded models have not read."""
     files = held_out()
     embedded = [folder for folder in directories if Path(folder).resolve().parent == MODELS]
     if embedded and hashlib.sha256("\0".join(files).encode()).hexdigest() != UNREAD:

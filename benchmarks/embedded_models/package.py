@@ -27,16 +27,7 @@ CARD = "README.md"
 
 
 def embed(run: Path, out: Path) -> None:
-    """Quantize a run's best weights into `out`; the state transitions stay float32.
-
-    Args:
-        run: Output of `gateloop train --out`.
-        out: Output directory; everything except the card is replaced.
-
-    Raises:
-        InputError: There is no such run, `out` holds something else, or the model is too large.
-        SystemExit: The conversion failed.
-    """
+    """Quantize a run's best weights into `out`; the state transitions stay float32."""
     for name in ("config.yaml", "log.jsonl", "model.safetensors"):
         if not (run / name).is_file():
             raise InputError(f"{run}: no {name}; give the folder of a training run that has ended")

@@ -11,17 +11,10 @@ _STRINGS = {STRING, *(getattr(tokenize, f"FSTRING_{part}", STRING) for part in (
 
 
 def structure(text: str) -> np.ndarray:
-    """Describe each character of a Python file.
+    """Describe each character of a file that Python can parse, `[FEATURES, characters]`.
 
-    Args:
-        text: A file that Python can parse, with line ends of one character.
-
-    Returns:
-        `[FEATURES, characters]`, as of the end of each: spaces at the beginning of the line; open
-        brackets; 1 inside a string; 1 inside a comment; characters of the line before it.
-
-    Raises:
-        SyntaxError: Not such a file.
+    Each feature is as of the character's end: spaces at the beginning of the line; open brackets;
+    1 inside a string; 1 inside a comment; characters of the line before it.
     """
     lines = text.split("\n")
     starts = np.cumsum([0, *(len(line) + 1 for line in lines)])
