@@ -24,6 +24,7 @@ from mlx_gateloop.model.registered import MODELS, module
 
 _strict = ConfigDict(extra="forbid", allow_inf_nan=False)
 Count = Annotated[int, Field(strict=True, gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(config=_strict)
@@ -66,7 +67,7 @@ class OptimizerConfig:
     learning_rate: PositiveFloat | None = None  # peak of the cosine
     # None takes `learning_rate`, or a tenth of it with `start: spread`.
     state_transition_learning_rate: PositiveFloat | None = None
-    betas: tuple[float, float] = (0.9, 0.98)  # AdamW's and Lion's
+    betas: tuple[Share, Share] = (0.9, 0.98)  # AdamW's and Lion's
     # Decoupled, for matrices outside the state transition. None lets weights average the updates of
     # an epoch, at least of 100 steps, and is 0 for Muon.
     weight_decay: NonNegativeFloat | None = None
@@ -78,12 +79,6 @@ class OptimizerConfig:
     accumulate: Count = 1  # batches per step; all targets have the same weight
     # For the gradients that ranks exchange; bfloat16 halves the bytes, and rounds sums to 8 bits.
     exchange_dtype: Literal["float32", "bfloat16"] = "float32"
-
-    @model_validator(mode="after")
-    def _betas_below_one(self) -> "OptimizerConfig":
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError("optimizer.betas must lie in [0, 1)")
-        return self
 
 
 @dataclass(config=_strict)

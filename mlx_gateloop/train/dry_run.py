@@ -53,7 +53,11 @@ def estimate(config: TrainConfig, data: str | Task, world: World = ALONE) -> Est
         for step in range(WARM_UP):
             trainer.step(step)
         times: list[float] = []
-        while world.broadcast(lambda: _wants_more(times), "timing"):
+
+        def wants_more() -> bool:
+            return len(times) < MIN_STEPS or (len(times) < MAX_STEPS and sum(times) < BUDGET)
+
+        while world.broadcast(wants_more, "timing"):
             began = time.perf_counter()
             trainer.step(WARM_UP + len(times))
             times.append(time.perf_counter() - began)
@@ -67,10 +71,6 @@ def estimate(config: TrainConfig, data: str | Task, world: World = ALONE) -> Est
         seconds_per_step=statistics.median(times),
         peak_bytes=mx.get_peak_memory(),
     )
-
-
-def _wants_more(times: list[float]) -> bool:
-    return len(times) < MIN_STEPS or (len(times) < MAX_STEPS and sum(times) < BUDGET)
 
 
 def duration(seconds: float) -> str:

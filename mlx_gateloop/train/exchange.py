@@ -24,7 +24,8 @@ def start_sum(world: World, gradient: Tree, dtype: mx.Dtype) -> Callable[[], Tre
     """
     if world.size == 1:
         return lambda: gradient
-    size = _buffer_bytes(world) // dtype.size
+    is_shared = len(set(world.hosts)) < world.size
+    size = (SHARED_BYTES_PER_RANK * world.size if is_shared else BUFFER_BYTES) // dtype.size
     named: Leaves = list(dict(tree_flatten(gradient)).items())
     named = named[::-1]  # the backward pass begins with the last layer
     summed = [_summed(world, leaves, size, dtype) for leaves in _groups(named, size)]
@@ -37,11 +38,6 @@ def start_sum(world: World, gradient: Tree, dtype: mx.Dtype) -> Callable[[], Tre
         return tree
 
     return finish
-
-
-def _buffer_bytes(world: World) -> int:
-    is_shared = len(set(world.hosts)) < world.size
-    return SHARED_BYTES_PER_RANK * world.size if is_shared else BUFFER_BYTES
 
 
 def _groups(leaves: Leaves, size: int) -> Iterator[Leaves]:

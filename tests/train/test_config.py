@@ -95,7 +95,7 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
         ("model: {dropout: 0.1}\ncheckpoint_blocks: true", "checkpoint_blocks needs model.dropout"),
         ("model: {dropout: 0.1}\nsequence_chunk: 8", "sequence_chunk needs model.dropout: 0"),
         ("data: {length: 0}", "data.length must .*greater than 0, got 0"),
-        ("optimizer: {betas: [0.9, 1.0]}", "optimizer.betas must lie in"),
+        ("optimizer: {betas: [0.9, 1.0]}", "optimizer.betas.1 must be less than 1, got 1.0"),
         ("steps: 3\nepochs: 1", "exactly one of steps and epochs"),
         ("tokenizer: {kind: pretrained}", "tokenizer.path and"),
         ("- a\n- b", "expected `key: value` lines, got list"),
