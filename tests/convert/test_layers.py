@@ -95,45 +95,6 @@ def test_each_layer_is_the_one_of_its_name(network, tmp_path, capsys):
     assert all(f"| `{name}` |" in card for name in NAMES)
 
 
-def mesh_transformer():
-    """MeshGPT, and a call of it with random codes."""
-    package = pytest.importorskip("meshgpt_pytorch", reason="MeshGPT's own classes")
-    sizes = {"num_discrete_coors": 16, "dim_codebook": 8, "codebook_size": 16}
-    sizes |= {f"dim_{name}_embed": 4 for name in ("coor", "area", "normal", "angle")}
-    sizes |= {f"{side}coder_dims_through_depth": (8,) for side in ("en", "de")}
-    model = package.MeshTransformer(
-        package.MeshAutoencoder(**sizes), dim=32, max_seq_len=144, attn_depth=1, attn_heads=2,
-        attn_dim_head=16, coarse_post_gateloop_depth=1, fine_attn_depth=1,
-    )  # fmt: skip
-    return model.eval(), lambda: model.forward_on_codes(torch.randint(0, 16, (2, 9 * 6)))
-
-
-def e2_tts():
-    """E2 TTS 0.9.2, the last version with GateLoop layers, and a call of it with random audio."""
-    package = pytest.importorskip("e2_tts_pytorch", reason="E2 TTS's own classes")
-    sizes = {"dim": 32, "depth": 2, "heads": 2, "dim_head": 16}
-    model = package.E2TTS(transformer=sizes, num_channels=20).eval()
-    return model, lambda: model(torch.randn(2, 30, 20), text=["one", "and two"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [mesh_transformer, e2_tts])
-def test_layers_within_real_models_compute_what_they_do_there(make, tmp_path, capsys):
-    torch.manual_seed(0)
-    model, call = make()
-    kind = transformer.SimpleGateLoopLayer
-    inside = {name: layer for name, layer in model.named_modules() if isinstance(layer, kind)}
-    calls = {}
-    for name, layer in inside.items():
-        layer.register_forward_hook(lambda _, x, y, name=name: calls.update({name: (x[0], y)}))
-    with torch.no_grad():
-        call()
-    layers = extract(model.state_dict(), tmp_path)
-    assert layers.keys() == calls.keys() == inside.keys()
-    for name, (x, y) in calls.items():
-        close(layers[name](mx.array(x.numpy()))[0], y[0] if isinstance(y, tuple) else y)
-
-
 def test_averaged_weights_are_taken_when_asked_for(network, tmp_path):
     state = network.state_dict()
     averaged = {f"ema_model.{name}": 2 * tensor for name, tensor in state.items()}
