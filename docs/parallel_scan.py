@@ -1,12 +1,12 @@
-"""The picture of the parallel scan in docs/operator.md: `python docs/parallel_scan.py`."""
+"""The picture of a log-step scan in docs/operator.md: `python docs/parallel_scan.py`."""
 
 from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from mlx_gateloop.ops.scan import reaches
 from mlx_gateloop.plots.style import new_figure, save_png
 
+REACHES = 1, 2, 4  # the distance that each step combines over
 ELEMENTS = 8
 PICTURE = Path(__file__).parent / "images" / "parallel-scan.png"
 
@@ -15,7 +15,7 @@ def main() -> None:
     rows = combinations()
     figure = new_figure(1.25 * ELEMENTS + 1.2, 1.15 * len(rows) + 0.2)
     axes = figure.add_subplot()
-    names = ["inputs", *(f"step {n}:\n{r} back" for n, r in enumerate(reaches(ELEMENTS), 1))]
+    names = ["inputs", *(f"step {n}:\n{r} back" for n, r in enumerate(REACHES, 1))]
     for row, (name, summaries) in enumerate(zip(names, rows, strict=True)):
         axes.text(-0.75, -row, name, ha="right", va="center")
         for element, (first, partner) in enumerate(summaries):
@@ -69,7 +69,7 @@ def combinations() -> list[list[tuple[int, int | None]]]:
     Beside it is the element that was combined with it in this step, if any.
     """
     rows: list[list[tuple[int, int | None]]] = [[(n, None) for n in range(ELEMENTS)]]
-    for reach in reaches(ELEMENTS):
+    for reach in REACHES:
         pairs = [(n, n - reach if rows[-1][n][0] else None) for n in range(ELEMENTS)]
         rows.append([(rows[-1][n if m is None else m][0], m) for n, m in pairs])
     return rows

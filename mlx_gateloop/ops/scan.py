@@ -1,8 +1,8 @@
 """The linear recurrence h_n = a_n h_{n-1} + x_n as a parallel scan in plain MLX operations.
 
-Two levels: the steps inside chunks run side by side over all chunks, the chunk summaries are
-combined by a log-step scan (Hillis and Steele, 1986), and a second pass reruns each chunk from its
-true starting state. Nothing is ever divided by a product of transitions, so a = 0 is exact.
+The steps inside chunks run side by side over all chunks, the chunk summaries are combined by the
+same scan, and a second pass reruns each chunk from its true starting state. Nothing is ever divided
+by a product of transitions, so a = 0 is exact.
 """
 
 import math
@@ -12,13 +12,13 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.planes import Planes, add, conjugate, multiply, widen
+from mlx_gateloop.ops.planes import Planes, add, conjugate, multiply
 
 Pair = tuple[Planes, Planes]
 
 CHUNK = 32  # steps at most in a chunk
 SHORT = 16  # steps; up to this length chunks don't pay
-# On a CPU, if one step covers at least WIDE numbers, single steps are faster: the two levels read
+# On a CPU, if one step covers at least WIDE numbers, single steps are faster: the chunks read
 # everything twice. On two cores (16, 1024, 624) takes 37 against 80 ms. Beyond LONG steps building
 # the graph takes too long.
 WIDE, LONG = 8192, 1024
@@ -43,7 +43,7 @@ def _differentiable_scan(planes_a: int, planes_x: int, reverse: bool) -> Callabl
 
     @mx.custom_function
     def scan(*arrays: mx.array) -> Planes:
-        return two_level_scan(*unpack(arrays), reverse)
+        return chunked_scan(*unpack(arrays), reverse)
 
     # With G_n the gradient of the loss by h_n along every path, the chain rule gives
     #   G_n = dh_n + conj(a_{n+1}) G_{n+1},   dx_n = G_n,   da_n = conj(h_{n-1}) G_n,
@@ -74,7 +74,7 @@ def previous(h: Planes, h0: Planes, reverse: bool) -> Planes:
     return tuple(mx.concatenate([s[:, None], p[:, :-1]], 1) for p, s in zip(h, h0, strict=True))
 
 
-def two_level_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
+def chunked_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
     """Scan without a hand-written gradient; arguments as in `linear_recurrence`."""
     L = a[0].shape[1]
     on_cpu = mx.default_device().type == mx.cpu
@@ -110,38 +110,9 @@ def _scan_chunks(a: Planes, x: Planes, h0: Planes, reverse: bool, chunk: int) ->
     for step_ in in_chunks[1:]:
         summary = combine(*summary, *step_)
     products, states = (tuple(p.squeeze(2) for p in planes) for planes in summary)
-    ends = hillis_steele(products, states, h0, reverse)
+    ends = chunked_scan(products, states, h0, reverse)
     h = _run(in_chunks, previous(ends, h0, reverse), reverse, axis=2)
     return tuple(p.reshape(B, L, *rest) for p in h)
-
-
-def hillis_steele(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
-    """Compute all states in ceil(log2 L) doubling steps over the whole length."""
-    x = widen(x, len(h0))
-    for reach in reaches(a[0].shape[1]):
-        a, x = doubled(a, x, reach, reverse)
-    return add(multiply(a, tuple(s[:, None] for s in h0)), x)
-
-
-def reaches(length: int) -> list[int]:
-    """The distance that each doubling step combines over: 1, 2, 4, ..., below the length."""
-    return [1 << step for step in range((length - 1).bit_length())]
-
-
-def doubled(a: Planes, x: Planes, reach: int, reverse: bool) -> Pair:
-    """Combine each summary with the one `reach` steps earlier, if there is one."""
-    early, late, done = slice(None, -reach), slice(reach, None), slice(None, reach)
-    if reverse:
-        early, late, done = late, early, slice(-reach, None)
-    moved = combine(*(_at(p, (slice(None), span)) for span in (early, late) for p in (a, x)))
-    a, x = (
-        tuple(
-            mx.concatenate([new, old[:, done]] if reverse else [old[:, done], new], 1)
-            for old, new in zip(planes, new_planes, strict=True)
-        )
-        for planes, new_planes in zip((a, x), moved, strict=True)
-    )
-    return a, x
 
 
 def stepwise_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
