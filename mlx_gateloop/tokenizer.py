@@ -123,14 +123,9 @@ def from_sentencepiece(path: str | os.PathLike[str]) -> "PreTrainedTokenizerFast
 
 
 def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
-    from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
-    proto = sentencepiece_model_pb2.ModelProto()
-    try:
-        proto.ParseFromString(serialized)
-    except DecodeError:
-        raise InputError(f"{name}: not a sentencepiece model; give a .model file") from None
+    proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)
     trainer = proto.trainer_spec
     _require_round_trips(trainer, proto.normalizer_spec, name)
     longest = max((len(piece.piece) for piece in proto.pieces), default=0)

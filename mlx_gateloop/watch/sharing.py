@@ -112,13 +112,6 @@ def share(
     return filled(data, title, SCRIPTS, body)
 
 
-def framed(page: str) -> str:
-    """Put a page into a sandboxed frame for a notebook."""
-    style = "width:100%;height:720px;border:0"
-    source = html.escape(page)
-    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{source}"></iframe>'
-
-
 def _check(
     trace: Any,
     texts: Sequence[str],

@@ -1,5 +1,6 @@
 """The trace of a sequence: transitions, and how long the state keeps each token."""
 
+import html
 import os
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from mlx_gateloop.io.files import replacing
 from mlx_gateloop.watch.attention_rows import full_row, shares_from, state_norms
-from mlx_gateloop.watch.sharing import HIGH, LOW, framed, share
+from mlx_gateloop.watch.sharing import HIGH, LOW, share
 from mlx_gateloop.watch.storage import Storage
 
 KEPT, SHARE = 0.5, 0.25  # share of a state, and of channels, in the definition of a reset
@@ -42,7 +43,9 @@ class Trace(Storage):
         with self._lock:
             texts = list(self.texts)[: self.tokens]
             texts += [f" {token}" for token in range(len(texts), self.tokens)]
-            return framed(share(self, texts, start=max(0, self.tokens - SHOWN)))
+            page = html.escape(share(self, texts, start=max(0, self.tokens - SHOWN)))
+        style = "width:100%;height:720px;border:0"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
 
     def magnitude(self, layer: int, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return |a|, float32 `[tokens, channels]`."""
