@@ -37,6 +37,7 @@ def test_an_answer_says_why_it_ended_and_goes_on(seeded):
     page.set_tokens(20)
     stop = next(letter for letter in longer[1:] if letter.isascii() and letter.isprintable())
     page.set(STOP, stop)
+    page.still()  # the button moves while the settings close
     page.tab.get_by_label("Retry").last.click()
     page.tab.locator("#chat-status").get_by_text("stopped at the stop text").wait_for()
     page.settled()

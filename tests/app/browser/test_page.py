@@ -3,7 +3,7 @@
 import json
 import urllib.request
 
-from helpers.browser import has, view
+from helpers.browser import has, request, view
 from mlx_gateloop.app.page.examples import TEXT_EXAMPLES
 
 DARK = (
@@ -103,6 +103,15 @@ def test_a_reload_keeps_what_a_tab_has_and_a_closed_tab_ends_its_run(page, new_p
         assert len(answer["pieces"]) < 1024
         page.tab.wait_for_timeout(100)
     page.reload()
+
+
+def test_only_answers_wait_in_gradios_queue(server):
+    """While the stream of one event ends, Gradio's page may miss all messages of another."""
+    events = json.loads(request(f"{server.url}config").body)["dependencies"]
+    waiting = [event for event in events if event["backend_fn"] and event["queue"] is not False]
+    asked = [event["types"]["generator"] for event in waiting if event["targets"]]
+    assert len(asked) > 5
+    assert all(asked)
 
 
 def test_tab_reaches_what_is_in_sight_and_buttons_have_names(page):
