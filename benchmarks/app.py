@@ -65,7 +65,7 @@ FIRST = """() => {
 
 
 def make_model(folder: Path, layers: int, channels: int) -> None:
-    """Make a model that never ends an answer."""
+    """Make a model that writes letters and spaces: others need fonts, or more than one token."""
     tokenizer = chat_tokenizer()
     args = gl.ModelArgs(
         vocab_size=len(tokenizer),
@@ -75,6 +75,9 @@ def make_model(folder: Path, layers: int, channels: int) -> None:
     )
     model = gl.Model(args)
     never_end(model, tokenizer)
+    model.lm_head.bias -= 1e9
+    for letter in tokenizer.encode("abcdefghijklmnopqrstuvwxyz "):
+        model.lm_head.bias = model.lm_head.bias.at[letter].add(1e9)
     gl.save(model, tokenizer, folder / "bench")
 
 
@@ -187,6 +190,7 @@ def measure(page: Page, server: Server, arguments: argparse.Namespace) -> None:
     without_page(server.url, 32)
     traffic = Traffic(page.tab)
     rates: dict[str, list[float]] = {"endpoint": [], "off": [], "on": []}
+    firsts = []
     print(
         "| run | endpoint alone | page, view off | page, live view | redraws/s | server, MB "
         "| first token, ms | kB a turn | requests |"
@@ -197,6 +201,7 @@ def measure(page: Page, server: Server, arguments: argparse.Namespace) -> None:
         rates["off"].append(ask(page, traffic, arguments.tokens, live=False)["rate"])
         seen = ask(page, traffic, arguments.tokens, live=True)
         rates["on"].append(seen["rate"])
+        firsts.append(seen["first"])
         cells = " | ".join(f"{values[-1]:.1f}" for values in rates.values())
         print(
             f"| {run + 1} | {cells} | {seen['draws']:.1f} | {memory_mb(server.process.pid):.0f} "
@@ -204,6 +209,7 @@ def measure(page: Page, server: Server, arguments: argparse.Namespace) -> None:
             flush=True,
         )
     by_turn(page, traffic)
+    print(f"\nfirst token on the page: {median(firsts):.0f} ms (median)")
     middle = {name: median(values) for name, values in rates.items()}
     for name, what in (("off", "the same page without it"), ("endpoint", "the endpoint alone")):
         cost = 1 - middle["on"] / middle[name]
