@@ -87,7 +87,7 @@ class Updates:
                 [p.text, int(p.kind == "prompt"), int(p.special)] for p in run.pieces[known:until]
             ],
             "words": self._words_since(run, trace, known, until),
-            "resets": trace.resets(tokens).tolist() if due else None,
+            "resets": _bits(trace.resets(tokens), tokens) if due else None,
             "tokens": tokens,
             "done": done,
             "last": run.pieces[tokens - 1].text if done and tokens else None,  # may change late
@@ -256,6 +256,13 @@ async def ask(
     if run is None or (trace := run.trace) is None:
         return None
     return await pool(job, run, trace, *rest)
+
+
+def _bits(indices: npt.NDArray[np.int64], count: int) -> str:
+    """Encode which of `count` tokens are among the indices, one bit each."""
+    bits = np.zeros(count, bool)
+    bits[indices] = True
+    return base64_of(np.packbits(bits, bitorder="little"))
 
 
 def base64_of(values: npt.NDArray[Any]) -> str:

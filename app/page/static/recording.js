@@ -94,7 +94,11 @@ export class Recording {
       this.answer = words.answer;
     }
     if (tokens < this.tokens) return true;
-    if (update.resets) this.resets = new Set(update.resets);
+    if (update.resets) {
+      const bits = bytes(update.resets); // one for each token
+      const all = [...Array(tokens).keys()];
+      this.resets = new Set(all.filter((token) => bits[token >> 3] & (1 << (token & 7))));
+    }
     this.done = update.done && pieces.length === tokens;
     if (this.done && tokens) pieces.at(-1).text = update.last; // the end of a run may complete it
     this.grouped = update.grouped;

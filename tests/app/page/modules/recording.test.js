@@ -13,7 +13,7 @@ const answer = (start, tokens) => ({
   averages: base64(...tokens.flatMap((n) => [n, 0])),
   pieces: tokens.map((n) => [String(n), 0, 0]),
   words: null,
-  resets: tokens,
+  resets: base64(tokens.reduce((bits, n) => bits | (1 << n), 0) & 255),
   tokens: start + tokens.length,
   done: false,
   last: null,
