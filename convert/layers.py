@@ -13,7 +13,7 @@ from mlx_gateloop.io.layers import save_layers
 from .output import check_target
 from .plan import Plan, first, plan_of
 from .reading.find import Checkpoint, find
-from .sources import Format
+from .sources.base import Format
 from .sources.lucidrains_layers import Full, Simple
 
 # A tensor that every layer of a kind has, below the layer's name.

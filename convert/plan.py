@@ -15,7 +15,10 @@ from mlx_gateloop.model.lm import is_state_transition
 
 from .options import FLOATS
 from .reading.find import Checkpoint
-from .sources import Fla, Format, Inference, Reference, Rule, Source, detect
+from .sources import detect
+from .sources.base import Format, Inference, Reference, Source
+from .sources.fla import Fla
+from .sources.rules import Rule
 
 
 @dataclass(frozen=True)

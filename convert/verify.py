@@ -7,7 +7,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from .sources import Reference
+from .sources.base import Reference
 
 LENGTHS = (1, 2, 3, 17, 64, 256, 512)  # sequence lengths, in tokens
 ONE_BY_ONE = 64  # at this length also token by token, as text is generated

@@ -5,18 +5,12 @@ from typing import Any
 
 from mlx_gateloop.errors import InputError
 
-from .base import Format, Inference, Reference, Shapes, Source, Tensor
+from .base import Shapes, Source
 from .fla import Fla
 from .flax import Flax
 from .jax import Jax
 from .lucidrains import Lucidrains
 from .paper import Paper
-from .rules import Rule
-
-__all__ = [
-    "LUCIDRAINS", "SOURCES", "Fla", "Format", "Inference", "Reference", "Rule", "Source", "Tensor",
-    "detect",
-]  # fmt: skip
 
 LUCIDRAINS = Lucidrains()
 # Any: each source has arguments of its own type

@@ -6,7 +6,7 @@ says how many positions one pass may serve. So the text is as without guesses, t
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,19 +15,10 @@ from mlx_lm.models.cache import trim_prompt_cache
 from mlx_gateloop.model.cache import MAX_GUESS
 
 Processor = Callable[[mx.array, mx.array], mx.array]  # recent tokens and logits to logits
+Sampler = Any  # a `generate.Draw`, of a module that imports this one
 SIZES = 4, 3  # n in the n-grams, longest first
 CONTEXT = 64  # last tokens for the functions of recent ones, which look at 20
 STEP = 2048  # tokens of the prompt read at once
-
-
-class Sampler(Protocol):
-    """Draws tokens; see `generate.Draw`."""
-
-    def __call__(self, logs: mx.array) -> mx.array:
-        """Draw tokens `[N]` from log probabilities `[N, V]`."""
-
-    def back(self, tokens: int) -> None:
-        """Take back the last draws."""
 
 
 class Ngrams:
@@ -79,7 +70,7 @@ def lookup_tokens(
         logits = model(tokens[None], cache=prompt_cache)[0]
         recent = mx.array(text.tokens[-CONTEXT:], mx.uint32)
         logits = processed(logits_processors, recent, tokens, logits)
-        drawn = sampler(logits - mx.logsumexp(logits, -1, keepdims=True))
+        drawn: mx.array = sampler(logits - mx.logsumexp(logits, -1, keepdims=True))
         mx.async_eval(drawn)
         return drawn
 
