@@ -12,10 +12,11 @@ from mlx_gateloop.watch.editing import Editing
 from .decoder import Decoder, Request
 from .engine import Engine
 from .models import LoadedModel
-from .prefix_cache import PrefixCache, PrefixState
+from .prefix_cache import PrefixState
 from .reader import Reader
-from .run import Limits, Run, Steps
+from .run import Run, Steps
 from .words import UNITS, Word, tokens_of, units_of
+from .worker import Queue
 
 MAX_COUNTERFACTUALS = 8  # per run
 
@@ -32,11 +33,9 @@ class CounterfactualRequest(Request):
     left_out: tuple[int, ...] = field(kw_only=True, default=())
     edits: tuple[Edit, ...] = field(kw_only=True, default=())
 
-    def steps(
-        self, run: Run, loaded: LoadedModel, prefix_cache: PrefixCache, limits: Limits
-    ) -> Steps[None]:
+    def steps(self, run: Run, loaded: LoadedModel, queue: Queue) -> Steps[None]:
         """Generate; add an answer without tokens to the original run's `counterfactuals`."""
-        yield from _CounterfactualDecoder(run, loaded, self, prefix_cache, limits).steps()
+        yield from _CounterfactualDecoder(run, loaded, self, queue).steps()
         if self.left_out and not run.stopped:
             answer = run.pieces[run.answer_begin :]
             texts = ["" if piece.special else piece.text for piece in answer]

@@ -16,12 +16,13 @@ from mlx_gateloop.tokenizer import CONTEXT
 
 from .batch import Step, read_together
 from .models import LoadedModel
-from .prefix_cache import START, Message, PrefixCache, PrefixState
+from .prefix_cache import START, Message, PrefixState
 from .reader import Reader
-from .run import Limits, MessageSpan, Run, Steps, Token
+from .run import MessageSpan, Run, Steps, Token
 from .sampler import Ranked, Sample, Sampler, ranked
 from .state_files import StateFile
 from .words import message_span, token_begins
+from .worker import Queue
 
 NOT_TRIMMABLE = "state not cached (attention cache cannot be trimmed): the next turn reads more"
 TOO_LARGE = "state not cached (too large): the next turn reads more"
@@ -47,26 +48,17 @@ class Request:
     lookup: bool = False  # earlier text proposes tokens, see `model.lookup`
     state: StateFile | None = None  # the text or the conversation begins from it
 
-    def steps(
-        self, run: Run, loaded: LoadedModel, prefix_cache: PrefixCache, limits: Limits
-    ) -> Steps[None]:
+    def steps(self, run: Run, loaded: LoadedModel, queue: Queue) -> Steps[None]:
         """Generate; see `Decoder.steps`."""
-        return Decoder(run, loaded, self, prefix_cache, limits).steps()
+        return Decoder(run, loaded, self, queue).steps()
 
 
 class Decoder:
     """Generates for a run: a step reads a chunk of the prompt or samples a token."""
 
-    def __init__(
-        self,
-        run: Run,
-        loaded: LoadedModel,
-        request: Request,
-        prefix_cache: PrefixCache,
-        limits: Limits,
-    ) -> None:
+    def __init__(self, run: Run, loaded: LoadedModel, request: Request, queue: Queue) -> None:
         self.run, self.loaded, self.request = run, loaded, request
-        self.prefix_cache, self.limits = prefix_cache, limits
+        self.prefix_cache, self.limits = queue.prefix_cache, queue.limits
         messages: tuple[Message, ...] = () if isinstance(request.prompt, str) else request.prompt
         is_given = bool(messages) and messages[-1][0] == "assistant"
         self.messages = messages[:-1] if is_given else messages  # before the answer

@@ -16,9 +16,9 @@ from mlx_gateloop.watch.editing import channel_losses
 
 from .engine import Engine
 from .models import LoadedModel
-from .prefix_cache import PrefixCache
-from .run import Limits, Run, Steps
+from .run import Run, Steps
 from .words import UNITS, Word, tokens_of, units_of
+from .worker import Queue
 
 MAX_READ = 40_000  # tokens to read for one word; 5 s with the demo model on a busy core
 MAX_SECONDS = 60  # for one word
@@ -32,9 +32,7 @@ class Probe:
     result: Any = None
     seconds: float = 0.0
 
-    def steps(
-        self, run: Run, loaded: LoadedModel, prefix_cache: PrefixCache, limits: Limits
-    ) -> Steps[None]:
+    def steps(self, run: Run, loaded: LoadedModel, queue: Queue) -> Steps[None]:
         """Compute the result; yield after each forward pass."""
         start = time.monotonic()
         for result in self.compute(loaded):

@@ -13,8 +13,9 @@ from mlx_gateloop.io import states
 
 from .caches import to_numpy
 from .models import LoadedModel, Models
-from .prefix_cache import PrefixCache, PrefixState
-from .run import Limits, Run, Steps
+from .prefix_cache import PrefixState
+from .run import Run, Steps
+from .worker import Queue
 
 MAX_BYTES = 180_000  # in a file that a page sends; a request has at most 256 kB
 
@@ -60,9 +61,7 @@ class StateCheck:
     file: StateFile
     tokens: int = field(default=0, init=False)
 
-    def steps(
-        self, run: Run, loaded: LoadedModel, prefix_cache: PrefixCache, limits: Limits
-    ) -> Steps[None]:
+    def steps(self, run: Run, loaded: LoadedModel, queue: Queue) -> Steps[None]:
         """Read the file."""
         _, self.tokens = yield from self.file.start(loaded)
 

@@ -24,9 +24,7 @@ SHUT_DOWN = "the engine is shut down"
 class Work(Protocol):
     """Work with a model in steps."""
 
-    def steps(
-        self, run: Run, loaded: LoadedModel, prefix_cache: PrefixCache, limits: Limits
-    ) -> Steps[None]:
+    def steps(self, run: Run, loaded: LoadedModel, queue: "Queue") -> Steps[None]:
         """Do the work; yield where other runs may advance."""
 
 
@@ -148,8 +146,7 @@ class Worker:
         if job.work is None:
             yield from loaded.tokenizer.call("special_ids")
         else:
-            queue = self._queue
-            yield from job.work.steps(job.run, loaded, queue.prefix_cache, queue.limits)
+            yield from job.work.steps(job.run, loaded, self._queue)
 
     def _load(self, name: str) -> LoadedModel:
         models = self._queue.models

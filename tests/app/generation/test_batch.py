@@ -1,5 +1,7 @@
 """Runs of a model that share forward passes: what each says is what it says alone."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from helpers.family import save_family_model
@@ -31,13 +33,14 @@ class Runs:
     """Runs of one model, advanced in any order."""
 
     def __init__(self, loaded):
-        self.loaded, self.passes, self.cache = loaded, [], PrefixCache(1, 1)
+        self.loaded = loaded
+        self.queue = SimpleNamespace(prefix_cache=PrefixCache(1, 1), limits=Limits())
 
     def start(self, index):
         run = Run("tiny")
         prompt, sampling, tokens, record, lookup = REQUESTS[index]
         request = Request(prompt, sampling, tokens, record, None, (), lookup)
-        return run, request.steps(run, self.loaded, self.cache, Limits())
+        return run, request.steps(run, self.loaded, self.queue)
 
 
 @pytest.fixture(scope="module", params=[*KINDS, "gla"])
@@ -95,7 +98,7 @@ def test_lookup_changes_no_token_and_batches_save_passes(runs, monkeypatch):
         prompt, sampling, tokens, record, _ = REQUESTS[1]
         request = Request(prompt, sampling, tokens, record, None, (), lookup)
         both = [Run("tiny") for _ in range(together)]
-        going = [request.steps(run, runs.loaded, runs.cache, Limits()) for run in both]
+        going = [request.steps(run, runs.loaded, runs.queue) for run in both]
         while any([next(steps, "end") != "end" for steps in going]):  # noqa: C419 (all advance)
             pass
         for run in both:
