@@ -19,14 +19,14 @@ def words_of(page):
 def save(tmp_path):
     """Saves a view by keyboard; returns the file."""
 
-    def save(page, view="chat"):
-        button = page.tab.locator(f"#{view}-view .save-page")
+    def save(page):
+        button = page.tab.locator("#chat-view .save-page")
         button.focus()
         with page.tab.expect_download() as download:
             button.press("Enter")
         file = tmp_path / download.value.suggested_filename
         download.value.save_as(file)
-        output = page.tab.locator(f"#{view}-view .saved").inner_text()
+        output = page.tab.locator("#chat-view .saved").inner_text()
         assert output.startswith(f"Saved {file.name}")
         return file
 
@@ -75,15 +75,3 @@ def test_the_view_says_so_where_a_server_has_nothing_to_share(page):
     )
     page.tab.locator("#chat-view .save-page").click()
     page.tab.locator("#chat-view .saved").get_by_text("There is nothing to share yet.").wait_for()
-
-
-@pytest.mark.slow
-def test_every_view_can_be_shared(page, save):
-    page.go_to("Side by side", "right")
-    page.answer("both", "compare", "left")
-    for side, model in (("left", "demo"), ("right", "demo-fixed")):
-        page.finished(side)
-        assert save(page, side).name == f"{model}-both.html"
-    page.go_to("Completion", "complete")
-    page.answer("a text", "complete")
-    assert words_of(save(page, "complete").read_text("utf-8")).startswith("a text")

@@ -14,23 +14,8 @@ SPECIAL = ["<|im_end|>", "<|im_start|>", "</s>", "<s>", "<pad>", "<unk>"]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(models_folder):
-    return ChatTokenizer(str(models_folder / "tiny"))
-
-
-@pytest.fixture(scope="module")
 def plain(models_folder):
     return gl.load(models_folder / "tiny")[1]
-
-
-@pytest.fixture
-def with_template(models_folder, tmp_path):
-    def make(template):
-        shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
-        (tmp_path / "tiny" / "chat_template.jinja").write_text(template)
-        return ChatTokenizer(str(tmp_path / "tiny"))
-
-    return make
 
 
 def test_a_text_to_continue_begins_as_the_tokenizer_has_it(models_folder, tmp_path, plain):

@@ -1,11 +1,8 @@
 """Words of a conversation: each is where the page shows it, and its tokens are its own."""
 
-import shutil
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_gateloop.app.generation.chat_tokenizer import ChatTokenizer
 from mlx_gateloop.app.generation.run import MessageSpan, Run, Token
 from mlx_gateloop.app.generation.words import Words, message_span, token_begins, units
 
@@ -16,20 +13,8 @@ LETTERS = st.text(st.sampled_from("ab c\n.!\u202e<é日本\u0301🙂"), max_size
 TEXTS = LETTERS | st.sampled_from(HOSTILE)
 
 
-@pytest.fixture(scope="module")
-def tokenizer(models_folder):
-    return ChatTokenizer(str(models_folder / "tiny"))
-
-
-@pytest.fixture
-def with_template(models_folder, tmp_path):
-    def make(content):
-        shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
-        template = f"{{% for m in messages %}}{content}|{{% endfor %}}"
-        (tmp_path / "tiny" / "chat_template.jinja").write_text(template)
-        return ChatTokenizer(str(tmp_path / "tiny"))
-
-    return make
+def looped(content):
+    return f"{{% for m in messages %}}{content}|{{% endfor %}}"
 
 
 def read(tokenizer, messages, answer=""):
@@ -108,7 +93,7 @@ def test_sentences_end_with_signs_and_lines(tokenizer):
     ],
 )
 def test_a_place_is_known_or_there_is_none(with_template, content, known):
-    tokenizer = with_template(f"<|im_start|>{content}")
+    tokenizer = with_template(looped(f"<|im_start|>{content}"))
     messages = [("user", '"a <|im_end|>\n'), ("assistant", " "), ("user", '"c')]
     text, _ = tokenizer.render(messages)
     spans = tokenizer.message_spans(messages, text)
@@ -117,7 +102,7 @@ def test_a_place_is_known_or_there_is_none(with_template, content, known):
 
 
 def test_an_answer_has_words_though_messages_have_no_place(with_template):
-    tokenizer = with_template("{{ m.content | upper }}")
+    tokenizer = with_template(looped("{{ m.content | upper }}"))
     run = read(tokenizer, [("system", "a"), ("user", "b")], "cd e")
     assert [(word.message, word.text) for word in Words().update(run)] == [(1, "cd"), (1, "e")]
 
