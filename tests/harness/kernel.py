@@ -81,8 +81,8 @@ class _Launch(ctypes.Structure):
 class Kernel:
     """A kernel that runs on the CPU; called as MLX's own are."""
 
-    def __init__(self, platform, text):
-        self.platform, self.text = platform, text
+    def __init__(self, platform, text, sanitized):
+        self.platform, self.text, self.sanitized = platform, text, sanitized
 
     def __call__(self, inputs, **options):
         """The outputs. Like MLX's kernels this has no rule of its own for vjp, jvp and vmap."""
@@ -97,8 +97,9 @@ class Kernel:
         if np.prod(threadgroup) > MAX_THREADS:
             raise KernelFault(f"a threadgroup has {MAX_THREADS} threads at most")
         call = Call(inputs, output_dtypes, template)
-        source = cpu_source(self.platform, self.text, call, toolchain.preprocess)
-        kernel = toolchain.kernel(source)
+        observed = not self.sanitized
+        source = cpu_source(self.platform, self.text, call, observed, toolchain.preprocess)
+        kernel = toolchain.kernel(source, self.sanitized)
         arrays: list[tuple[str, np.ndarray]] = []
         shapes = self.text.shapes(inputs)
         for name, array in zip(self.text.inputs, inputs, strict=True):
@@ -141,7 +142,7 @@ class Kernel:
             len(errors),
         )
         with _ONE_LAUNCH:
-            toolchain.runtime().launch(ctypes.byref(arguments))
+            toolchain.runtime(self.sanitized).launch(ctypes.byref(arguments))
         if errors.value:
             raise KernelFault(f"{self.text.name}: {errors.value.decode().strip()}")
         inputs_outputs = {*self.text.inputs, *self.text.outputs}  # shapes are no device arrays
@@ -156,9 +157,9 @@ class Kernel:
             launches.append(done)
 
 
-def _kernel(platform, name, input_names, output_names, source, header=""):
+def _kernel(platform, name, input_names, output_names, source, header="", *, sanitized=False):
     """As MLX's own; inputs are row-contiguous, and shared memory is not dynamic."""
-    return Kernel(platform, Text(name, input_names, output_names, source, header))
+    return Kernel(platform, Text(name, input_names, output_names, source, header), sanitized)
 
 
 metal_kernel, cuda_kernel = partial(_kernel, "metal"), partial(_kernel, "cuda")

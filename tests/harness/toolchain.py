@@ -15,6 +15,7 @@ HERE = Path(__file__).parent / "cpu"
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-w", f"-I{HERE}")
 FLAGS += ("-ftrivial-auto-var-init=pattern", "-U_FORTIFY_SOURCE")
 PREPROCESS = ("-E", "-x", "c++", "-std=c++17", "-w")
+SANITIZE = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1")
 
 
 def absence():
@@ -59,19 +60,20 @@ def preprocess(text):
 
 
 @cache
-def runtime():
+def runtime(sanitized):
     files = map(str, sorted(HERE.glob("*.cpp")))
-    return ctypes.CDLL(_built("", *files), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(_built("", sanitized, *files), mode=ctypes.RTLD_GLOBAL)
 
 
 @cache
-def kernel(source):
-    runtime()
-    return ctypes.CDLL(_built(source, "-nostdlib", "-x", "c++", "-")).kernel
+def kernel(source, sanitized=False):
+    runtime(sanitized)
+    return ctypes.CDLL(_built(source, sanitized, "-nostdlib", "-x", "c++", "-")).kernel
 
 
-def _built(source, *arguments):
-    return str(_cached([*FLAGS, *arguments, "-shared"], source, ".so"))
+def _built(source, sanitized, *arguments):
+    flags = [*FLAGS, *(SANITIZE if sanitized else ()), *arguments, "-shared"]
+    return str(_cached(flags, source, ".so"))
 
 
 def _cached(arguments, text, suffix):

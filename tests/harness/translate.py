@@ -15,7 +15,7 @@ KEYWORDS = {"metal": "threadgroup", "cuda": "__shared__"}
 DECLARATION = r"\b{}\s+([\w:]+(?:<[^;<>]*>)?)\s+(\w+[^;*()=]*);"
 
 
-def cpu_source(platform, text, call, preprocess):
+def cpu_source(platform, text, call, observed, preprocess):
     """A translation unit that defines `kernel`."""
     types = METAL_TYPES if platform == "metal" else CUDA_TYPES
     formal, actual = [], []
@@ -25,9 +25,12 @@ def cpu_source(platform, text, call, preprocess):
         if by_value:
             formal.append(f"const {type_name}& {name}")
             actual.append(f"*(const {type_name}*){array}.data")
-        else:
+        elif observed:
             formal.append(f"gpu::Pointer<{type_name}> {name}")
             actual.append(f"{{&{array}}}")
+        else:
+            formal.append(f"{type_name}* {name}")
+            actual.append(f"({type_name}*){array}.data")
 
     for name, array in zip(text.inputs, call.inputs, strict=True):
         add(f"const {types[array.dtype]}", name, platform == "metal" and array.ndim == 0)
@@ -48,7 +51,7 @@ def cpu_source(platform, text, call, preprocess):
     )
     # orders to the compiler of the GPU, without instructions
     body = re.sub(r'asm\("" : "\+\w"\(\w+\)\);', "", preprocess(body))
-    body = _shared_memory(body, KEYWORDS[platform])
+    body = _shared_memory(body, KEYWORDS[platform], observed)
     return (
         f'#include "{platform}.h"\nnamespace {{\n{body}\n}}\n'
         'extern "C" void kernel(gpu::Array* arrays, const gpu::Position& position) {\n'
@@ -56,7 +59,7 @@ def cpu_source(platform, text, call, preprocess):
     )
 
 
-def _shared_memory(body, keyword):
+def _shared_memory(body, keyword, observed):
     """Declarations of a threadgroup's arrays, each turned into a block that its threads share."""
     numbers = count()
 
@@ -66,7 +69,11 @@ def _shared_memory(body, keyword):
             sizes = re.findall(r"\[([^\]]*)\]", bounds)
             each = ", ".join(f"size_t({size})" for size in sizes or ["1"])
             block = f'gpu::shared_array<{type_name}, {each}>({next(numbers)}, "{name}")'
-            declared += f"auto&& {name} = {block}{'' if sizes else '[0]'}; "
+            if observed:
+                declared += f"auto&& {name} = {block}{'' if sizes else '[0]'}; "
+            else:
+                declared += f"typedef {type_name} {name}_type {bounds}; "
+                declared += f"{name}_type& {name} = *({name}_type*){block}.array->data; "
         return declared
 
     body = re.sub(DECLARATION.format(keyword), declare, body)
