@@ -34,9 +34,6 @@ def state_view(engine: Engine, updates: Updates, elem_id: str, linked: str = "")
     A function and not a subclass, because Gradio writes a stub file for every subclass.
     """
 
-    async def updates_since(request: object) -> dict[str, object] | None:
-        return await updates.answer(request)
-
     def probe(
         run: Run, trace: Trace, layer: int, token: int, kind: int
     ) -> Awaitable[dict[str, object]] | None:
@@ -52,7 +49,10 @@ def state_view(engine: Engine, updates: Updates, elem_id: str, linked: str = "")
         html_template=(scripts.STATIC / "state_view.html").read_text(encoding="utf-8"),
         css_template=(scripts.STATIC / "state_view.css").read_text(encoding="utf-8"),
         js_on_load=scripts.call("state_view", "show", f"'{elem_id}'", "element", "props", "server"),
-        server_functions=[updates_since, *(served(updates.runs, SLOW, job) for job in jobs)],
+        server_functions=[
+            served(updates.runs, updates.pool, updates.updates_since),
+            *(served(updates.runs, SLOW, job) for job in jobs),
+        ],
         elem_id=elem_id,
         linked=linked,
         first=tour.picture(),

@@ -4,10 +4,10 @@ import asyncio
 import base64
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,7 +21,6 @@ from ..generation.words import Word, Words
 from ..generation.worker_pool import WorkerPool
 from .sharing import file_name, has_system
 
-T = TypeVar("T")
 UPDATE_SECONDS = 0.12  # between updates; each costs the page a layout
 FIRST_SECONDS = 0.02  # between checks for the first text
 RESETS_EVERY = 32  # tokens, or 1/32 of a long text, because they depend on all of it
@@ -47,13 +46,10 @@ class Updates:
         """Find the words of a chat's run; its later updates contain them."""
         return self._words.setdefault(run, Words()).update(run)
 
-    async def answer(self, request: object) -> dict[str, object] | None:
-        """Answer a request for a layer since a column, and for texts since a token."""
-        return await ask(self.runs, request, 3, self._of_layer, self.pool)
-
-    def _of_layer(
+    def updates_since(
         self, run: Run, trace: Trace, layer: int, start: int, known: int
     ) -> dict[str, object] | None:
+        """Answer a request for a layer since a column, and for texts since a token."""
         if not 0 <= layer < trace.layers:
             return None
         self._layers[run] = layer
@@ -237,25 +233,6 @@ def strengths(trace: Trace, token: int, words: list[Word]) -> npt.NDArray[np.uin
     maximum = max(shares[known].max(initial=0), 1e-30)
     codes = 1 + np.rint(254 * np.sqrt(np.where(known, shares, 0) / maximum))
     return np.where(known, codes, UNKNOWN).astype(np.uint8)
-
-
-async def ask(
-    runs: RecordedRuns,
-    request: object,
-    numbers: int,
-    job: Callable[..., T | None],
-    pool: WorkerPool,
-) -> T | None:
-    """Validate a page's request, a run's id and integers, and answer it in the pool."""
-    if not isinstance(request, list) or len(request) != 1 + numbers:
-        return None
-    id, *rest = request
-    if not isinstance(id, str) or not all(type(number) is int for number in rest):
-        return None
-    run = runs.get(id)
-    if run is None or (trace := run.trace) is None:
-        return None
-    return await pool(job, run, trace, *rest)
 
 
 def _bits(indices: npt.NDArray[np.int64], count: int) -> str:

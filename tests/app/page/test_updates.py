@@ -9,6 +9,7 @@ import pytest
 from mlx_gateloop.app.generation.run import MessageSpan, Run, Token
 from mlx_gateloop.app.generation.words import Words
 from mlx_gateloop.app.page import updates as updates_module
+from mlx_gateloop.app.page.served import served
 from mlx_gateloop.app.page.updates import MAX_COLUMNS, UNKNOWN, Feed, common_prefix, view_state
 
 from mlx_gateloop.generate import Sampling
@@ -19,7 +20,8 @@ from .conftest import LONG
 
 @pytest.fixture
 def ask(updates):
-    return lambda *request: asyncio.run(updates.answer(list(request)))
+    answer = served(updates.runs, updates.pool, updates.updates_since)
+    return lambda *request: asyncio.run(answer(list(request)))
 
 
 def values(text, *shape):
