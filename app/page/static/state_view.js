@@ -75,7 +75,9 @@ export class StateView {
     const same = run.run && run.run === this.run && run.layers.length === this.layers.length;
     if (same) return;
     this.find("saved").textContent = "";
-    const known = this.recording;
+    // the page may show nothing before the run that has the tokens of this one
+    if (this.recording?.run) this.known = this.recording;
+    const { known } = this;
     this.recording = new Recording(run);
     this.early = [];
     if (run.earlier && run.earlier === known?.run) this.recording.take(known, run.common);

@@ -127,7 +127,7 @@ def test_a_conversation_speaks_as_a_tuned_state(seeded, endless_models, tmp_path
         picker.get_by_role("status").filter(has_text=line).wait_for()
 
     drop("calm.state", "calm.state: a tuned state")
-    tokens, (text,) = page.answer("one"), page.messages("bot")
+    tokens, (text,) = page.answer("calm words"), page.messages("bot")
     speaks = page.tab.locator("#chat-status").get_by_text("speaks as calm.state")
     speaks.wait_for()
     run = page.view("run")
