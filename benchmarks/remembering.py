@@ -1,4 +1,4 @@
-"""What is left of facts after 10 to 1,000,000 bytes of text, for a model trained to keep them.
+"""Recall of facts after 10 to 1,000,000 bytes of text, by a model trained to keep them.
 
 `python benchmarks/remembering.py OUT` trains a model of bytes on the sources of Python's standard
 library (20 minutes on one core), saves it in OUT/first and OUT/second after each stage, unless
@@ -149,8 +149,7 @@ def train(model: gl.Model, text: bytes, stage: Stage) -> None:
         for rate in (TRANSITION_RATE, RATE)
     ]
     adam = [optim.Adam(rate, betas=[0.9, 0.98], bias_correction=True) for rate in rates]
-    is_transition = lambda name, _: "gamma_proj" in name or "theta_proj" in name  # noqa: E731
-    optimizer = optim.MultiOptimizer(adam, [is_transition])
+    optimizer = optim.MultiOptimizer(adam, [lambda name, _: "gamma_proj" in name])
 
     def losses(
         inputs: mx.array, targets: mx.array, answers: mx.array, states: list[mx.array | None]

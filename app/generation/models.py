@@ -132,7 +132,7 @@ class Models:
     def is_trusted(self, name: str) -> bool:
         """Return True for a model that comes with the app."""
         path = self._local(name)
-        return None not in (path, self.trusted) and path.is_relative_to(self.trusted)  # type: ignore
+        return bool(path and self.trusted and path.is_relative_to(self.trusted))
 
     def fingerprint(self, name: str) -> str:
         """Return the SHA-256 of the files that determine the model's output."""

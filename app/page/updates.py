@@ -55,14 +55,12 @@ class Updates:
         self._layers[run] = layer
         return self.since(run, trace, layer, start, known)
 
-    def latest(self, run: Run, trace: Trace, sent: int) -> dict[str, object]:
+    def latest(self, run: Run, trace: Trace, sent: int) -> dict[str, Any]:
         """Return the update since a token, for the layer of the last request."""
         layer = self._layers.get(run, 0)
         return self.since(run, trace, layer if layer < trace.layers else 0, sent, sent)
 
-    def since(
-        self, run: Run, trace: Trace, layer: int, start: int, known: int
-    ) -> dict[str, object]:
+    def since(self, run: Run, trace: Trace, layer: int, start: int, known: int) -> dict[str, Any]:
         """Return the update after `start` columns of a layer and `known` tokens."""
         done = run.done  # read first: all that follows is then complete
         tokens = min(trace.tokens, len(run.pieces))
@@ -135,7 +133,7 @@ class Feed:
             self._sent = max(int(self._common_prefix.get("common", 0)) - 1, 0)
         assert run.trace is not None
         latest = self._updates.latest(run, run.trace, self._sent)
-        self._sent = int(latest["tokens"])  # type: ignore[call-overload]
+        self._sent = latest["tokens"]
         return json.dumps(latest, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -148,7 +148,7 @@ def gate_loop_update(
 
 
 class Recurrent(nn.Module):
-    """What the layers share that mix tokens."""
+    """Base of the layers that mix tokens."""
 
     def __init__(self, args: Any) -> None:
         super().__init__()

@@ -110,7 +110,7 @@ def some_messages(n):
 
 
 def lengths(cache, *names, fingerprint="f"):
-    """How many messages the kept states of each conversation have read."""
+    """Return how many messages the kept states of each conversation have read."""
     return [
         [len(prefix.messages) for prefix in cache.prefixes(name, fingerprint, some_messages(9))]
         for name in names
