@@ -10,6 +10,7 @@ import mlx_gateloop as gl
 from mlx_gateloop.tokenizer import CHAT_TEMPLATE, train_tokenizer
 
 LAYERS, CHANNELS = 4, 48
+WIDE, SECONDS = 384, 0.02  # of the slow model: its channels, and the seconds a token
 HALF = 0xE2  # the first byte of a character of three
 # Reports connections of a process to other machines. It sees those of Python's sockets only, so the
 # event loop must not be uvloop's.
@@ -23,6 +24,17 @@ def outside(event, arguments):
         if host not in ("127.0.0.1", "::1", "localhost", None, ""):
             print("asked outside:", event, address, file=sys.stderr, flush=True)
 sys.addaudithook(outside)
+"""
+# A token of the wide model takes the same time on every machine, so that tests can act meanwhile.
+PACED = f"""
+import time
+from mlx_gateloop import Model
+call = Model.__call__
+def paced(model, inputs, *arguments, **keywords):
+    if model.args.hidden_size == {WIDE}:
+        time.sleep({SECONDS})
+    return call(model, inputs, *arguments, **keywords)
+Model.__call__ = paced
 """
 # Optimizing the page's code takes longer than running it as it is.
 PLAIN_CODE = "--js-flags=--no-maglev --no-turbofan"
@@ -142,19 +154,19 @@ class Visitor(Page):
 def endless_models(tmp_path_factory):
     """Models that never write a token that ends an answer.
 
-    "a" and "b" are small, "slow" is some 20 times as large, and "half" ends within a character.
+    "a" and "b" are small, "slow" waits before each token, and "half" ends within a character.
     "falcon" and "llama" are of these types of mlx-lm, and may end.
     """
     folder, tokenizer = tmp_path_factory.mktemp("endless"), chat_tokenizer()
     half = tokenizer.encode(bytes([HALF, 0x80, 0x80]).decode())[0]
     for seed, name in enumerate(("a", "b", "half", "slow")):
-        channels, layers = (384, 12) if name == "slow" else (CHANNELS, LAYERS)
+        channels = WIDE if name == "slow" else CHANNELS
         model = tiny_model(
             seed,
             vocab_size=len(tokenizer),
             hidden_size=channels,
             intermediate_size=channels,
-            num_hidden_layers=layers,
+            num_hidden_layers=LAYERS,
             transition="fixed" if name == "b" else "data_controlled",
         )
         never_end(model, tokenizer)
@@ -178,7 +190,7 @@ def start_server(endless_models, tmp_path_factory):
     def start(*arguments):
         folder = tmp_path_factory.mktemp("server")
         models = ("--models", endless_models, "--model", "a", "--conversations", folder / "kept")
-        servers.append(Server(folder / "log", *models, *arguments, prelude=WATCH))
+        servers.append(Server(folder / "log", *models, *arguments, prelude=WATCH + PACED))
         return servers[-1]
 
     yield start

@@ -38,7 +38,7 @@ def resets(magnitude):
     return np.flatnonzero(forgets >= max(1, 0.25 * remembers.sum())).tolist()
 
 
-def test_an_answer_streams_with_a_column_for_every_token(page, arrays):
+def test_an_answer_has_a_column_for_every_token(page, arrays):
     page.tab.set_viewport_size({"width": 800, "height": 900})
     page.answer("an empty chat has no order to choose")
     page.tab.select_option("#chat-view .order", "sorted")
@@ -47,9 +47,7 @@ def test_an_answer_streams_with_a_column_for_every_token(page, arrays):
     page.settled()
     assert page.view("run") is None
     page.set_tokens(500)
-    draws = page.view("draws")
     tokens = page.answer("hello")
-    assert page.view("draws") > draws + 3  # as it was written
     written = [piece for piece in page.view("pieces") if not piece["prompt"]]
     assert len(written) == 500 < tokens
     bins = -(-tokens // 2)  # there are fewer pixels than tokens

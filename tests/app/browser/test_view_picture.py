@@ -172,7 +172,7 @@ def at(page, x):
 )
 def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, tokens):
     page.set_tokens(1024)
-    page.choose("slow")  # some ten tokens an answer of the server; more channels than pixels
+    page.choose("slow")  # more channels than pixels
     page.tab.evaluate(ZOOM, ["chat", zoom])
     page.ask("now")
     page.tab.wait_for_function(has(tokens // 2))
