@@ -10,7 +10,7 @@ from mlx_gateloop.errors import InputError
 from ..generation.run import public_line
 from ..generation.state_files import StateCheck, given_file
 from . import scripts
-from .events import QUICK
+from .events import PRIVATE, QUICK
 from .handlers import Handlers
 
 DROP = (
@@ -42,7 +42,8 @@ def state_picker(handlers: Handlers, model: gr.Dropdown, tab: str, title: str) -
 
     for event, source in ((chosen.input, chosen), (dropped.change, dropped)):
         event(check, [source, model], [state, line], **QUICK)
-    model.change(lambda: (None, "", ""), None, [state, chosen, line], **QUICK)
+    # in the browser: a server's answer could come after that to a file dropped meanwhile
+    model.change(None, None, [state, chosen, line], js="() => [null, '', '']", **PRIVATE)
     return state
 
 
