@@ -10,12 +10,14 @@ from mlx_gateloop.model.arguments import GATED, LayerArgs
 from mlx_gateloop.model.constant_transitions import CONSTANT
 from mlx_gateloop.model.linear import project
 from mlx_gateloop.ops import Transition
+from mlx_gateloop.ops.pointwise import sigmoid
 
 Projections = dict[str, mx.array]  # projections of the input, by the names of their layers
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "gamma_proj", "theta_proj", "gate_proj")
 # With spread initial half-lives: radians per token, and factors of the data-dependent part.
 PHASES = (0.01, math.pi)
 DATA_DEPENDENT = {"gamma": 0.5, "theta": 0.2}
+LARGEST = 85.0  # gamma in the scale of inputs: beyond, 1 - |a| is 0 in float32 and the slope 0 / 0
 
 
 class StateTransitionLinear(nn.Linear):
@@ -137,7 +139,8 @@ class Gates(nn.Module):
 
 def input_scale(gamma: mx.array) -> mx.array:
     """Compute sqrt(1 - |a|^2) of |a| = sigmoid(gamma), without cancellation near |a| = 1."""
-    return mx.exp(0.5 * (nn.log_sigmoid(-gamma) + mx.log1p(mx.sigmoid(gamma))))
+    rest = sigmoid(-mx.minimum(gamma, LARGEST))  # 1 - |a|
+    return mx.sqrt(rest * (2 - rest))
 
 
 def _polar_abs(gamma: mx.array, theta: mx.array | None) -> Transition:

@@ -122,8 +122,9 @@ class TimeMixing(nn.Module):
         mask = create_ssm_mask(x, cache)  # False for padding, which leaves the state alone
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         gamma, a = self.transitions(x)
-        if self.input_scale:  # by logarithms: no cancellation where |a| nears 1
-            k = k * mx.exp(0.5 * (nn.log_sigmoid(-gamma) + mx.log1p(mx.sigmoid(gamma))))
+        if self.input_scale:  # of 1 - |a|: no cancellation where |a| nears 1
+            rest = mx.sigmoid(-mx.minimum(gamma, 85))
+            k = k * mx.sqrt(rest * (2 - rest))
         if mask is not None:
             one = mx.array([1.0, 0.0])[: a.shape[1], None, None]
             a = mx.where(mask[:, None, :, None], a, one)
