@@ -81,6 +81,7 @@ def test_a_source_tree_that_is_not_installed_says_so():
         assert "pip install -e ." in (extras.advice(f"mlx_gateloop.{module}") or "")
 
 
+@pytest.mark.slow
 def test_a_wheel_made_without_a_compiler_holds_all_and_works_alone(tmp_path):
     command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"]
     nowhere = {"CC": str(tmp_path / "cc"), "CXX": str(tmp_path / "cxx")}

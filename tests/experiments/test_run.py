@@ -101,6 +101,7 @@ def test_softmax_without_positions_has_no_transitions_to_show(tmp_path):
     assert "transitions.png" not in names(tmp_path / "drawn")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize(
     ("model", "low", "high"), [("data_controlled", 0.85, 1), ("fixed", 0, 0.65)]

@@ -98,6 +98,7 @@ def test_generate_gives_our_answer(demo, bare):
     assert bare.generates(demo) == answer(demo)
 
 
+@pytest.mark.slow
 def test_a_model_of_the_family_generates_too(bare, tmp_path):
     save_family_model(tmp_path, "gla_grouped")
     assert bare.generates(tmp_path) == answer(tmp_path)

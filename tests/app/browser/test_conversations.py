@@ -69,6 +69,7 @@ def test_a_retry_and_an_edit_leave_branches(page):
     assert page.messages("bot") == [second]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_imported_is_said_in_the_list_and_an_export_can(page):
     page.set_tokens(8)
     page.answer("to be exported")

@@ -30,6 +30,7 @@ def tab_to(page, selector, most=40):
     raise AssertionError(f"{selector} is not reached")
 
 
+@pytest.mark.slow
 def test_a_question_continue_copy_rename_delete_and_undo_by_keyboard_alone(new_page):
     page = new_page(permissions=["clipboard-read", "clipboard-write"])
     page.set_tokens(12)

@@ -32,6 +32,7 @@ STARTED = """async ([module, getItem]) => {
 }"""
 
 
+@pytest.mark.slow
 def test_four_clicks_from_the_tour_to_a_word_that_is_forgotten_and_proven(browser, server):
     context = new_context(browser, returning=False)
     visitor = FirstMinute(Page(context, server.url))

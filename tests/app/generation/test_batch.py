@@ -27,6 +27,7 @@ KINDS = {
     "heads": {"num_heads": 2, "output_gate": True},
     "softmax": {"mixer": "softmax", "num_heads": 2},
 }
+PARAMS = ["tiny", *(pytest.param(n, marks=pytest.mark.slow) for n in ("heads", "softmax", "gla"))]
 
 
 class Runs:
@@ -43,7 +44,7 @@ class Runs:
         return run, request.steps(run, self.loaded, self.queue)
 
 
-@pytest.fixture(scope="module", params=[*KINDS, "gla"])
+@pytest.fixture(scope="module", params=PARAMS)
 def runs(request, tmp_path_factory):
     """Runs of a model, with those of each request alone."""
     folder, name = tmp_path_factory.mktemp("models"), request.param
