@@ -109,7 +109,8 @@ class TrainConfig:
     # Initial state transitions: the paper's, or half-lives (to a tenth of `data.length`) and phases
     # spread evenly in their logarithm and a scaled input (`model.longest_half_life` and
     # `model.input_scale`), learned at a tenth of the rate; these three may be set one by one.
-    start: Literal["spread", "published"] = "published"
+    # None spreads where the model has such transitions and is not a preset of the paper's.
+    start: Literal["spread", "published"] | None = None
     # For the forward and backward pass and the saved weights; the optimizer's weights are always
     # float32, as bfloat16 would round small updates away.
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -129,6 +130,7 @@ class TrainConfig:
             return self
         names = ("start", "initial_scale", "sequence_parallel", "sequence_chunk")
         defaults = ("published", 1.0, 1, None)
+        self.start = self.start or "published"
         for name, default in zip(names, defaults, strict=True):
             if getattr(self, name) != default:
                 raise ValueError(f"{name}: must be {default} with weights to start from")
@@ -148,6 +150,9 @@ class TrainConfig:
         """Write out what `start` decides, so that the saved configuration says it."""
         args, optimizer = self.model_args(vocab_size=1), self.optimizer
         rate, transitions = 1 / args.hidden_size, 1.0
+        if self.start is None:
+            is_ours = self.model.get("preset", "demo") == "demo"
+            self.start = "spread" if is_ours and args.can_spread else "published"
         if self.weights is not None:
             rate = 1e-3
         elif self.start == "spread":

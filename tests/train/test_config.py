@@ -68,6 +68,23 @@ def test_a_spread_start_sets_half_lives_the_input_and_the_rate():
     assert config.optimizer.state_transition_learning_rate == 1e-5
 
 
+@pytest.mark.parametrize(
+    ("model", "start"),
+    [
+        ({}, "spread"),
+        ({"preset": "demo", "gate": "real"}, "spread"),
+        ({"preset": "125m"}, "published"),
+        ({"preset": "memory_horizon"}, "published"),
+        ({"model_type": "gla"}, "published"),
+    ],
+    ids=str,
+)
+def test_new_models_of_ours_begin_spread(model, start):
+    config = TrainConfig.load(None, {"model": model})
+    assert config.start == start
+    assert ("input_scale" in config.model) == (start == "spread")
+
+
 CONSTANT = [
     {"transition": "lru"},
     {"transition": "retnet", "num_heads": 2},
@@ -81,7 +98,9 @@ CONSTANT = [
 def test_transitions_that_cannot_be_spread_are_refused(model):
     with pytest.raises(InputError, match=r"start: spread is for polar or real gates.*published"):
         TrainConfig.load(None, {"model": {"hidden_size": 8, **model}, "start": "spread"})
-    optimizer = TrainConfig.load(None, {"model": {"hidden_size": 8, **model}}).optimizer
+    config = TrainConfig.load(None, {"model": {"hidden_size": 8, **model}})
+    optimizer = config.optimizer
+    assert config.start == "published"
     assert optimizer.learning_rate == optimizer.state_transition_learning_rate == 1 / 8
 
 

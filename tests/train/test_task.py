@@ -28,7 +28,8 @@ def config_of(task, **changes):
 @pytest.mark.usefixtures("without_pictures")
 def test_the_best_weights_score_as_the_log_says(tmp_path):
     task = sums()
-    result = train(config_of(task, steps=60), task, tmp_path / "out")
+    config = config_of(task, steps=60, start="published")  # learns these sums in fewer steps
+    result = train(config, task, tmp_path / "out")
     records = map(json.loads, (tmp_path / "out" / "log.jsonl").read_text().splitlines())
     scores = {r["validation_loss"]: r["accuracy"] for r in records if "accuracy" in r}
     assert len(scores) == 10
