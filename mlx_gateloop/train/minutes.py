@@ -98,13 +98,13 @@ def choose(
     held_out = min(0.1, HELD_OUT / size)  # each validation takes its time
     base = {"tokenizer.vocab_size": 1024, "data.validation_fraction": held_out, "steps": 10}
     base |= overrides
-    config = _shaped(base, *SHAPES[0])
+    config = shaped(base, *SHAPES[0])
     source, tried = make_source(config, data), []
     unique = source.batches.per_epoch * source.batches.targets
     with large_cache():
         for shape in SHAPES:
-            config = _shaped(base, *shape)
-            seconds, parameters, reserve = _measured(config, source)
+            config = shaped(base, *shape)
+            seconds, parameters, reserve = measured(config, source)
             steps = 60 * minutes * (1 - RESERVE) / seconds
             tokens = steps * source.batches.targets
             tried.append((predicted_loss(parameters, tokens, unique), shape, seconds, tokens))
@@ -112,7 +112,7 @@ def choose(
                 break
     _, shape, seconds, tokens = min(tried)
     steps = max(1, round(60 * minutes / seconds))
-    config = replace(_shaped(base, *shape), steps=steps, eval_every=max(1, steps // 8))
+    config = replace(shaped(base, *shape), steps=steps, eval_every=max(1, steps // 8))
     pace.start(seconds, 2 * reserve)
     for line in (
         f"text: {source.summary}, {config.tokenizer.vocab_size} pieces at most",
@@ -125,13 +125,14 @@ def choose(
     return config, pace
 
 
-def _shaped(base: dict[str, Any], width: int, blocks: int) -> TrainConfig:
+def shaped(base: dict[str, Any], width: int, blocks: int) -> TrainConfig:
+    """Configure a model of this width and number of blocks."""
     shape = {"hidden_size": width, "num_hidden_layers": blocks, "intermediate_size": 3 * width}
     return TrainConfig.load(None, base | {"model": {"tie_word_embeddings": True} | shape})
 
 
-def _measured(config: TrainConfig, source: Source) -> tuple[float, int, float]:
-    """The seconds of a step after the first, the model's parameters, a validation's seconds."""
+def measured(config: TrainConfig, source: Source) -> tuple[float, int, float]:
+    """Measure seconds of a step after the first; count parameters; measure a validation."""
     trainer = Trainer(config, source)
     trainer.step(0)
     began = time.perf_counter()

@@ -63,7 +63,7 @@ def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without
 def test_the_model_grows_with_the_speed_and_the_text(text_file, monkeypatch):
     def width(speed, time, text=str(text_file)):
         size = lambda config: config.model["hidden_size"] ** 2  # noqa: E731
-        monkeypatch.setattr(minutes, "_measured", lambda c, _: (size(c) / speed, 30 * size(c), 0.1))
+        monkeypatch.setattr(minutes, "measured", lambda c, _: (size(c) / speed, 30 * size(c), 0.1))
         return choose(text, time, {"tokenizer.kind": "bytes"}, monotonic())[0].model["hidden_size"]
 
     slow, fast, long = width(1e4, 1), width(1e6, 1), width(1e4, 100)

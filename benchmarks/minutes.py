@@ -1,0 +1,132 @@
+"""Compare what `gateloop train --minutes` chooses with configurations made by hand.
+
+    python benchmarks/minutes.py RECORDS [TEXT...] --minutes 1 5
+
+A configuration gets as many steps as fit the time, at the processor time that a step takes. Run it
+with one BLAS thread (OPENBLAS_NUM_THREADS=1), or the time of several counts. A line of RECORDS is
+not computed again.
+"""
+
+import argparse
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from mlx_gateloop.io.tables import markdown_table
+from mlx_gateloop.train import TrainConfig, train
+from mlx_gateloop.train.data import make_source
+from mlx_gateloop.train.minutes import choose, shaped
+from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
+
+RULE, STEPS = "--minutes", 9
+USUAL = {"tokenizer.vocab_size": 1024, "start": "published"}
+SHAPES = ((64, 2), (96, 2), (128, 3), (192, 3), (256, 4), (320, 5))
+Choice = tuple[tuple[int, int], dict[str, Any]]  # width and blocks, and changes of `USUAL`
+OTHERS: dict[str, Choice] = {
+    "96 x 2, spread start": ((96, 2), {"start": "spread"}),
+    "192 x 3, spread start": ((192, 3), {"start": "spread"}),
+    "96 x 2, batches of 4": ((96, 2), {"data.batch_size": 4}),
+    "256 x 4, batches of 4": ((256, 4), {"data.batch_size": 4}),
+    "192 x 3, batches of 16": ((192, 3), {"data.batch_size": 16}),
+    "192 x 3, 4,096 pieces": ((192, 3), {"tokenizer.vocab_size": 4096}),
+    "192 x 3, twice the rate": ((192, 3), {"optimizer.learning_rate": 2 / 192}),
+}
+BY_HAND: dict[str, Choice] = {f"{w} x {blocks}": ((w, blocks), {}) for w, blocks in SHAPES} | OTHERS
+
+
+def candidates(text: Path, minutes: float) -> dict[str, TrainConfig]:
+    """Return the rule's configuration and those by hand; their steps are still to be found."""
+    chosen, _ = choose(str(text), minutes, {}, time.monotonic())
+    base = USUAL | {"steps": 1, "data.validation_fraction": chosen.data.validation_fraction}
+    return {RULE: chosen} | {
+        name: shaped(base | changes, *shape) for name, (shape, changes) in BY_HAND.items()
+    }
+
+
+def seconds(trainer: Trainer) -> float:
+    """Measure the processor time of a step; other work on the machine changes it little."""
+    found = []
+    for step in range(STEPS):
+        began = time.process_time()
+        trainer.step(step)
+        found.append(time.process_time() - began)
+    return sorted(found)[STEPS // 2]
+
+
+def run(text: Path, minutes: float, name: str, config: TrainConfig) -> dict[str, Any]:
+    """Train for the steps that fit the time; return what came of it."""
+    source = make_source(config, str(text))
+    with large_cache():
+        trainer = Trainer(config, source)
+        each, parameters = seconds(trainer), num_parameters(trainer.model)
+    steps = max(1, round(60 * minutes / each))
+    tokens, unique = (source.batches.targets * n for n in (steps, source.batches.per_epoch))
+    with TemporaryDirectory() as folder:
+        config = replace(config, steps=steps, eval_every=max(1, steps // 2), checkpoint_every=steps)
+        out = train(config, str(text), Path(folder) / "model").out
+        lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return {
+        "text": text.stem,
+        "minutes": minutes,
+        "configuration": name,
+        "shape": [config.model["hidden_size"], config.model["num_hidden_layers"]],
+        "parameters": parameters,
+        "steps": steps,
+        "tokens": tokens,
+        "unique": unique,
+        "seconds_per_step": round(each, 4),
+        "bits_per_byte": round(min(x.get("bits_per_byte", math.inf) for x in lines), 4),
+    }
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Format bits per byte, and how far each is from the best one by hand."""
+    found: dict[str, dict[str, float]] = {}
+    for record in records:
+        column = f"{record['text']}, {record['minutes']:g} min"
+        found.setdefault(column, {})[record["configuration"]] = record["bits_per_byte"]
+    best = {
+        column: min((bits for name, bits in by.items() if name != RULE), default=math.nan)
+        for column, by in found.items()
+    }
+    rows = [
+        [
+            name,
+            *(
+                f"{by[name]:.3f} ({by[name] - best[column]:+.3f})" if name in by else ""
+                for column, by in found.items()
+            ),
+        ]
+        for name in (RULE, *BY_HAND)
+    ]
+    return markdown_table(["width x blocks", *found], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("records", type=Path, metavar="RECORDS")
+    parser.add_argument("texts", nargs="*", type=Path, metavar="TEXT")
+    parser.add_argument("--minutes", nargs="+", type=float, default=[1.0, 5.0], metavar="N")
+    arguments = parser.parse_args()
+    lines = arguments.records.read_text().splitlines() if arguments.records.exists() else []
+    records = [json.loads(line) for line in lines]
+    known = {(x["text"], x["minutes"], x["configuration"]) for x in records}
+    for minutes in arguments.minutes:
+        for text in arguments.texts:
+            wanted = {name for name in (RULE, *BY_HAND) if (text.stem, minutes, name) not in known}
+            for name, config in candidates(text, minutes).items() if wanted else ():
+                if name in wanted:
+                    records.append(run(text, minutes, name, config))
+                    with arguments.records.open("a") as file:
+                        file.write(json.dumps(records[-1]) + "\n")
+    print(table(records))
+
+
+if __name__ == "__main__":
+    main()
