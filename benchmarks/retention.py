@@ -43,6 +43,7 @@ FIRST = 12  # tokens before the first position
 BEST = 0.05  # share of the channels
 TEXT = {
     "model": {"hidden_size": 128, "num_hidden_layers": 3, "intermediate_size": 256},
+    "start": "published",
     "model.longest_half_life": 60.0,
     "tokenizer.vocab_size": 1024,
     "data.length": 128,
