@@ -8,6 +8,7 @@ not computed again.
 """
 
 import argparse
+import itertools
 import json
 import math
 import time
@@ -16,6 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from mlx_gateloop.commands.parser import Parser
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.data import make_source
@@ -106,26 +109,31 @@ def table(records: list[dict[str, Any]]) -> str:
     return markdown_table(["width x blocks", *found], rows)
 
 
+def compare(file: Path, texts: list[Path], times: list[float]) -> list[dict[str, Any]]:
+    """Make the runs that the file of records lacks, and add them to it; return all records."""
+    records = [json.loads(line) for line in file.open()] if file.exists() else []
+    known = {(x["text"], x["minutes"], x["configuration"]) for x in records}
+    for minutes, text in itertools.product(times, texts):
+        if all((text.stem, minutes, name) in known for name in (RULE, *BY_HAND)):
+            continue
+        for name, config in candidates(text, minutes).items():
+            if (text.stem, minutes, name) not in known:
+                records.append(run(text, minutes, name, config))
+                with file.open("a") as out:
+                    out.write(json.dumps(records[-1]) + "\n")
+    return records
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, metavar="RECORDS")
     parser.add_argument("texts", nargs="*", type=Path, metavar="TEXT")
     parser.add_argument("--minutes", nargs="+", type=float, default=[1.0, 5.0], metavar="N")
-    arguments = parser.parse_args()
-    lines = arguments.records.read_text().splitlines() if arguments.records.exists() else []
-    records = [json.loads(line) for line in lines]
-    known = {(x["text"], x["minutes"], x["configuration"]) for x in records}
-    for minutes in arguments.minutes:
-        for text in arguments.texts:
-            wanted = {name for name in (RULE, *BY_HAND) if (text.stem, minutes, name) not in known}
-            for name, config in candidates(text, minutes).items() if wanted else ():
-                if name in wanted:
-                    records.append(run(text, minutes, name, config))
-                    with arguments.records.open("a") as file:
-                        file.write(json.dumps(records[-1]) + "\n")
-    print(table(records))
+    given = parser.parse_args()
+    try:
+        print(table(compare(given.records, given.texts, given.minutes)))
+    except InputError as error:
+        parser.exit(2, f"error: {error}\n")
 
 
 if __name__ == "__main__":
