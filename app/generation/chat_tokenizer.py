@@ -116,9 +116,12 @@ class ChatTokenizer:
             for token in self._ids("".join(part for part, _ in parts), as_text)
         ]
 
-    def pieces(self, ids: list[int]) -> list[str]:
-        """Return the text that each token adds."""
-        return [_short(piece) for piece in token_texts(self._tokenizer, ids)]
+    def pieces(self, ids: list[int], answer: str | None = None) -> list[str]:
+        """Return the text that each token adds; an `answer` to continue may end inside a letter."""
+        if answer is None:
+            return [_short(piece) for piece in token_texts(self._tokenizer, ids)]
+        stream = self._stream(answer, [])
+        return [_short(stream.add(token)) for token in ids]
 
     def write(
         self, answer: str, before: list[int], token: int, candidates: list[int]
@@ -127,11 +130,14 @@ class ChatTokenizer:
 
         The tokens `before` precede the answer; only the last `CONTEXT` matter.
         """
+        return _short(self._stream(answer, before).add(token)), self.texts(candidates)
+
+    def _stream(self, answer: str, before: list[int]) -> TextStream:
         if answer not in self._answers:
             while len(self._answers) >= ANSWERS:  # failed answers stay here
                 del self._answers[next(iter(self._answers))]
             self._answers[answer] = TextStream(self._tokenizer, before)
-        return _short(self._answers[answer].add(token)), self.texts(candidates)
+        return self._answers[answer]
 
     def texts(self, tokens: list[int]) -> list[str]:
         """Return the text of each token alone."""

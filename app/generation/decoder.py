@@ -86,7 +86,7 @@ class Decoder:
             return
         if not self.given:
             self._cache_state(self.messages, self.text, self.ids, unread=1)
-        self.written = len(self.text + self.answer_given)  # characters, including the answer
+        self.written = len(self.text + self.run.text)  # characters, including the answer
         sample = yield from self._sample(mx.array(fresh[-1:]))
         while not self.run.stopped and not self._is_full():
             checkpoint = self.reader.caches.checkpoint()
@@ -119,7 +119,7 @@ class Decoder:
         run.stats.prompt_tokens = before + len(self.ids) + self.given
         run.stats.prompt_tokens_read = len(fresh)
         run.max_tokens = self.given + self.request.max_tokens
-        texts = yield from call("pieces", fresh)
+        texts = yield from call("pieces", fresh, run.id if self.given else None)
         known = len(start.text) - sum(map(len, texts[: start.unread]))
         begins = token_begins(self.text + self.answer_given, texts, known)
         asked = len(fresh) - self.given

@@ -22,6 +22,7 @@ SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetit
 VALUES = {**SAMPLING, "max_tokens": 24, "seed": 1, "record": True, "lookup": False}
 LONG = VALUES | {"max_tokens": 1024}
 ENDLESS = "x" * 40
+SEED = 1
 
 
 @pytest.fixture
@@ -357,17 +358,20 @@ def test_the_reason_of_an_end_is_said_and_what_was_cut_can_be_continued(reason, 
     assert ("cut" in status(run)) == (line != "done")
 
 
-def test_continue_goes_on_with_the_same_random_numbers(handlers):
-    me, sampling = new_session(), {"temperature": 1.0, "seed": -1}
-    _, history, _, _, _ = asyncio.run(last(chat(handlers, "hello", me, **sampling, max_tokens=5)))
-    run = handlers.sessions.get(me)[1]
-    more = handlers.go_on(history, me, model="tiny", system="", **VALUES | sampling)
-    longer, _, _, _ = asyncio.run(last(more))
-    seed = VALUES | sampling | {"seed": run.sampling.seed, "max_tokens": 29}
-    _, whole, _, _, _ = asyncio.run(last(chat(handlers, "hello", new_session(), **seed)))
-    assert longer == whole
-    assert [message["role"] for message in longer] == ["user", "assistant"]
-    assert run.text != longer[1]["content"]
+def test_continue_goes_on_with_the_same_random_numbers_and_inside_a_letter(handlers):
+    """As if the limit had been higher, wherever it was."""
+    me, sampling = new_session(), VALUES | {"temperature": 1.0, "seed": SEED}
+    values = sampling | {"max_tokens": 12}
+    _, whole, _, _, _ = asyncio.run(last(chat(handlers, "hello", new_session(), **values)))
+    letters = [letter for letter in whole[1]["content"] if letter > "\x7f" and letter != "\ufffd"]
+    assert letters
+    for limit in range(1, 12):
+        asked = sampling | {"max_tokens": limit}
+        _, history, _, _, _ = asyncio.run(last(chat(handlers, "hello", me, **asked)))
+        rest = sampling | {"max_tokens": 12 - limit, "seed": -1}
+        more = handlers.go_on(history, me, model="tiny", system="", **rest)
+        longer, _, _, _ = asyncio.run(last(more))
+        assert longer == whole, limit
 
 
 @pytest.mark.parametrize("handler", [chat_tab._retry, chat_tab._edit, chat_tab._undo])
