@@ -129,7 +129,9 @@ print(gl.__file__, gl.ModelArgs().model_type, h.reshape(-1).tolist(), why_missin
 
 def test_make_demo_ends_on_an_interrupt_without_an_error(tmp_path):
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\ntrap 'exit 130' INT\necho started\nsleep 60 & wait\n")
+    # Like the app, it takes a moment: make reports a child that ends as make hears of Ctrl-C.
+    ends = "kill $!; sleep 1; exit 130"
+    python.write_text(f"#!/bin/sh\ntrap '{ends}' INT\necho started\nsleep 60 & wait\n")
     python.chmod(0o755)
     command = ["make", "-C", ROOT, "-o", ".venv/installed", f"BIN={tmp_path}", "demo"]
     with subprocess.Popen(
