@@ -15,11 +15,9 @@ def _on_gpu(platform):
     return pytest.param((platform, True), marks=skip, id=f"{platform} GPU")
 
 
-PLATFORMS = [
-    *(pytest.param((name, False), id=f"{name} text") for name in OBSERVED),
-    *map(_on_gpu, OBSERVED),
-]
-METAL = PLATFORMS[::2]  # CUDA's text is the same but for its prelude and entry
+METAL_TEXT, CUDA_TEXT = (pytest.param((name, False), id=f"{name} text") for name in OBSERVED)
+GPUS = [_on_gpu(platform) for platform in OBSERVED]
+PLATFORMS = [METAL_TEXT, *GPUS]  # CUDA's text is the same but for its prelude and entry
 
 
 def kernels_of(platform):

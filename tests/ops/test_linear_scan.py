@@ -1,7 +1,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from harness.platforms import METAL, kernels_of
+from harness.platforms import PLATFORMS, kernels_of
 from helpers.reference import as_numpy, error, needs_native
 
 import mlx_gateloop as gl
@@ -35,7 +35,7 @@ def _mixtures():
         row = [bool(i & 1), bool(i & 2), bool(i & 4), i.bit_count() % 2 == 1]
         yield pytest.param("mlx", *row, length)
         yield pytest.param("cpu", *(not bit for bit in row), length, marks=needs_native)
-    for platform in METAL:
+    for platform in PLATFORMS:
         for i, length in enumerate([70, 70, 70, 70, 2100, 2100]):  # 2100 steps run in parts
             row = [bool(i & 1), bool(i & 2), i == 3, i % 4 < 2]
             yield pytest.param(*platform.values, *row, length, marks=platform.marks)

@@ -5,7 +5,7 @@ from functools import partial
 import mlx.core as mx
 import numpy as np
 import pytest
-from harness.platforms import METAL, PLATFORMS, kernels_of
+from harness.platforms import CUDA_TEXT, PLATFORMS, kernels_of
 from helpers import gated
 from helpers.reference import as_numpy, error, forward, inputs, normal, random_case, to_planes
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan
 from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, plan
 from mlx_gateloop.ops.transition import Transition
 
-on_metal = pytest.mark.parametrize("platform", METAL)
+on_each_platform = pytest.mark.parametrize("platform", PLATFORMS)
 # Sizes of a step's keys and values.
 max_headed_and_heads = pytest.mark.parametrize(
     ("keys", "values"), [((3,), (3,)), ((2, 5), (2, 3))], ids=["max-headed", "heads"]
@@ -33,7 +33,7 @@ def check(platform, case, form="sigmoid", *arguments, **options):
     gated.check(run, case, form, *arguments, **options)
 
 
-@on_metal
+@on_each_platform
 @pytest.mark.parametrize("heads", [(37, 1, 1), (2, 5, 3)], ids=["max-headed", "heads"])
 @pytest.mark.parametrize(
     ("form", "options"),
@@ -49,7 +49,7 @@ def test_gates_masks_and_directions(platform, heads, form, options):
     check(platform, random_case(4, 139, heads=heads, resets=0.2, **options), form)
 
 
-@pytest.mark.parametrize("platform", PLATFORMS[1::2])
+@pytest.mark.parametrize("platform", [CUDA_TEXT])
 @pytest.mark.parametrize(
     ("form", "heads"), [("sigmoid", (37, 1, 1)), ("polar", (5, 1, 1)), ("sigmoid", (2, 5, 3))]
 )
@@ -58,7 +58,7 @@ def test_the_other_platform(platform, form, heads):
     check(platform, random_case(4, 70, heads=heads, **options), form)
 
 
-@on_metal
+@on_each_platform
 @pytest.mark.parametrize(
     ("heads", "dtype", "gate_dtype"),
     [
@@ -76,7 +76,7 @@ def test_half_types(platform, heads, dtype, gate_dtype):
 
 # With heads, the first has several tiles of keys and of values, also of the gradient, the second
 # several values of a lane, the third two simdgroups with the same keys of a real state.
-@on_metal
+@on_each_platform
 @pytest.mark.parametrize(
     ("batch", "length", "heads", "is_complex"),
     [
@@ -93,7 +93,7 @@ def test_sizes_at_the_edges_of_tiles(platform, batch, length, heads, is_complex)
     check(platform, case, cancels=heads[2] > 1)
 
 
-@on_metal
+@on_each_platform
 @settings(deadline=None, max_examples=10)
 @given(
     seed=st.integers(0, 2**16),
@@ -124,7 +124,7 @@ def test_the_sizes_have_the_tiles_that_they_should():
     assert 3001 % parts
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("platform", [*PLATFORMS, CUDA_TEXT])
 @pytest.mark.parametrize(
     ("is_complex", "masked", "reverse"), [(True, 0.3, True), (False, 0.0, False)]
 )
@@ -135,14 +135,14 @@ def test_a_long_sequence_in_parts(platform, is_complex, masked, reverse):
     check(platform, case, shift=6, rounding=2e-6)
 
 
-@on_metal
+@on_each_platform
 @pytest.mark.parametrize(("masked", "reverse"), [slow(0.0, False), (0.3, True)])
 def test_a_long_sequence_with_heads_in_parts(platform, masked, reverse):
     case = random_case(7, 770, batch=1, heads=(1, 3, 2), masked=masked, reverse=reverse)
     check(platform, case, shift=6)
 
 
-@on_metal
+@on_each_platform
 def test_a_large_batch(platform):
     check(platform, random_case(8, 70, batch=264, heads=(1, 1, 1)))
 
@@ -151,7 +151,7 @@ def rows(live, x):
     return live.reshape(*live.shape, *[1] * (x.ndim - 2))
 
 
-@on_metal
+@on_each_platform
 @max_headed_and_heads
 def test_after_a_reset_nothing_before_it_is_left(platform, keys, values):
     sizes = (keys, keys, values, keys)
@@ -167,7 +167,7 @@ def test_after_a_reset_nothing_before_it_is_left(platform, keys, values):
         assert error(whole[:, -rest.shape[1] :], as_numpy(rest)) <= 1e-6
 
 
-@on_metal
+@on_each_platform
 @pytest.mark.parametrize(
     ("heads", "shift", "turn"),
     [
@@ -189,7 +189,7 @@ def test_a_memory_of_thousands_of_steps(platform, heads, shift, turn):
     assert error(h, as_numpy(to_planes(want_h))) <= 2e-5
 
 
-@on_metal
+@on_each_platform
 @max_headed_and_heads
 @pytest.mark.parametrize("reverse", [False, True])
 def test_masked_steps_read_nothing_and_give_exact_zeros(platform, keys, values, reverse):
@@ -211,7 +211,7 @@ def test_masked_steps_read_nothing_and_give_exact_zeros(platform, keys, values, 
         assert not got[:, 1::3].any()
 
 
-@on_metal
+@on_each_platform
 @pytest.mark.parametrize("size", [(3,), (1, 3)], ids=["max-headed", "heads"])
 def test_masked_steps_are_zero_beside_states_and_gradients_that_overflow(platform, size):
     live = mx.arange(150)[None] % 3 != 1

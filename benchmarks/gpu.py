@@ -1,0 +1,83 @@
+"""Time this GPU's kernels: `python benchmarks/gpu.py [REPORT.md]`."""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import mlx.core as mx
+
+import mlx_gateloop as gl
+from mlx_gateloop.io.files import write_text
+from mlx_gateloop.io.machine import facts
+from mlx_gateloop.io.tables import markdown_table
+from mlx_gateloop.ops.gpu.kernels import INTERVAL
+
+Shape = tuple[int, int, int]
+CASES: list[tuple[Shape, mx.Dtype, bool]] = [
+    ((8, 4096, 1024), mx.float32, True),
+    ((8, 4096, 1024), mx.float32, False),
+    ((8, 4096, 1024), mx.bfloat16, True),
+    ((1, 4096, 1024), mx.float32, True),
+    ((8, 8192, 64), mx.float32, True),
+    ((1, 65536, 64), mx.float32, True),
+]
+TURNS = 20
+NOTE = """A share is that of this bandwidth. Counted bytes are the fewest that a pass can move: each
+input and output once, and a state every 32 steps. A gradient includes the forward pass."""
+
+
+def operator(*arrays: mx.array) -> list[mx.array]:
+    q, k, v, *gates = arrays
+    return [gl.gate_loop(q, k, v, gl.Transition.sigmoid(*gates))[0]]
+
+
+def seconds(function: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of the first call, and the median of some later ones."""
+    times = []
+    for _ in range(TURNS + 1):
+        begin = time.perf_counter()
+        mx.eval(function())
+        times.append(time.perf_counter() - begin)
+    return times[0], statistics.median(times[1:])
+
+
+def row(copied: float, shape: Shape, dtype: mx.Dtype, is_complex: bool) -> list[str]:
+    """Time both passes; `copied`: bytes that a copy reads and writes in a second."""
+    arrays = [mx.random.normal(shape).astype(dtype) for _ in range(4 + is_complex)]
+    dy = mx.random.normal(shape).astype(dtype)
+    mx.eval(arrays, dy)
+    states = 4 * (1 + is_complex) / INTERVAL  # bytes of an element
+    forward = (len(arrays) + 1) * dtype.size + states
+    both = forward + (2 * len(arrays) + 1) * dtype.size + states
+    cells = [str(shape), str(dtype).removeprefix("mlx.core."), "complex" if is_complex else "real"]
+    runs = partial(operator, *arrays), lambda: mx.vjp(operator, arrays, [dy])[1]
+    for run, moved in zip(runs, (forward, both), strict=True):
+        first, later = seconds(run)
+        share = moved * dy.size / later / copied
+        cells += [f"{first:.1f}", f"{1e3 * later:.3f}", f"{share:.2f}"]
+    return cells
+
+
+def main() -> None:
+    large = mx.random.normal((1 << 28,))
+    copied = 2 * large.nbytes / seconds(lambda: large + 1)[1]
+    head = ["shape", "type", "gates"]
+    head += ["forward, first s", "ms", "share", "gradient, first s", "ms", "share"]
+    command = " ".join(["python benchmarks/gpu.py", *sys.argv[1:]])
+    report = [
+        "# Kernels of a GPU",
+        markdown_table(["", ""], list(facts(command).items())),
+        f"A copy moves {copied / 1e9:,.0f} GB/s. {NOTE}",
+        markdown_table(head, [row(copied, *case) for case in CASES]),
+    ]
+    text = "\n\n".join(report) + "\n"
+    print(text, end="")
+    if len(sys.argv) > 1:
+        write_text(Path(sys.argv[1]), text)
+
+
+if __name__ == "__main__":
+    main()
