@@ -28,6 +28,7 @@ FASTEST_FIRST = ("metal", "cuda", "cpu", "mlx")
 JAX = "jax.lax.associative_scan"
 TORCH = "gateloop-transformer's scan (torch)"
 MAMBA = "mlx-lm's ssm_attn"
+GLA = "flash-linear-attention's chunk_gla"
 
 Shape = tuple[int, ...]
 Candidates = dict[str, Candidate]
@@ -118,11 +119,14 @@ def operators(shape: Shape) -> Candidates:
 
 
 def with_heads(shape: Shape, is_complex: bool) -> Candidates:
-    """Our backends, on the same arrays and cotangent."""
+    """Our backends and, on an NVIDIA GPU, GLA's kernels, on the same arrays and cotangent."""
     *rows, V = shape
     keys, values = tuple(rows), (*rows[:-1], V)
     *arrays, dy = _normal(keys, keys, values, *[keys] * (1 + is_complex), values)
-    return _ours(_operator, arrays, dy)
+    result = _ours(_operator, arrays, dy)
+    if not is_complex and "cuda" in backends() and present("flash-linear-attention"):
+        result[GLA] = peers.fla_gla(arrays, dy)
+    return result
 
 
 def one_gate(shape: Shape) -> Candidates:

@@ -69,6 +69,17 @@ def torch_states(a: Any, x: Any) -> Any:
     return associative_scan(combine, (a, x))[1]
 
 
+def fla_gla(arrays: list[np.ndarray], dy: np.ndarray) -> Candidate:
+    """GLA's kernels on q, k, v and gamma with heads; their products round float32 to TF32."""
+    from fla.ops.gla import chunk_gla
+    from torch.nn.functional import logsigmoid
+
+    def gate_loop(q: Any, k: Any, v: Any, gamma: Any) -> Any:
+        return chunk_gla(q, k, v, logsigmoid(gamma), scale=1.0)[0]
+
+    return torch_candidate(gate_loop, arrays, dy)
+
+
 def torch_candidate(
     function: Function, arrays: list[np.ndarray], cotangent: np.ndarray
 ) -> Candidate:
