@@ -4,7 +4,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -25,8 +24,9 @@ CASES: list[tuple[Shape, mx.Dtype, bool]] = [
     ((1, 65536, 64), mx.float32, True),
 ]
 TURNS = 20
-NOTE = """A share is that of this bandwidth. Counted bytes are the fewest that a pass can move: each
-input and output once, and a state every 32 steps. A gradient includes the forward pass."""
+NOTE = f"""A share is that of this bandwidth in {TURNS} calls in a row. Bytes are the fewest that a
+pass can move: each input and output once, and a state every 32 steps. A gradient includes the
+forward pass."""
 
 
 def operator(*arrays: mx.array) -> list[mx.array]:
@@ -34,14 +34,20 @@ def operator(*arrays: mx.array) -> list[mx.array]:
     return [gl.gate_loop(q, k, v, gl.Transition.sigmoid(*gates))[0]]
 
 
-def seconds(function: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds of the first call, and the median of some later ones."""
-    times = []
-    for _ in range(TURNS + 1):
+def seconds(function: Callable[[], object]) -> tuple[float, float, float]:
+    """Return the seconds of the first call, of a later one alone, and of one of many in a row."""
+
+    def timed(calls: int) -> float:
         begin = time.perf_counter()
-        mx.eval(function())
-        times.append(time.perf_counter() - begin)
-    return times[0], statistics.median(times[1:])
+        for _ in range(calls):
+            mx.async_eval(function())
+        mx.synchronize()
+        return (time.perf_counter() - begin) / calls
+
+    def median(calls: int) -> float:
+        return statistics.median(timed(calls) for _ in range(TURNS))
+
+    return timed(1), median(1), median(TURNS)
 
 
 def row(copied: float, shape: Shape, dtype: mx.Dtype, is_complex: bool) -> list[str]:
@@ -53,19 +59,23 @@ def row(copied: float, shape: Shape, dtype: mx.Dtype, is_complex: bool) -> list[
     forward = (len(arrays) + 1) * dtype.size + states
     both = forward + (2 * len(arrays) + 1) * dtype.size + states
     cells = [str(shape), str(dtype).removeprefix("mlx.core."), "complex" if is_complex else "real"]
-    runs = partial(operator, *arrays), lambda: mx.vjp(operator, arrays, [dy])[1]
-    for run, moved in zip(runs, (forward, both), strict=True):
-        first, later = seconds(run)
-        share = moved * dy.size / later / copied
-        cells += [f"{first:.1f}", f"{1e3 * later:.3f}", f"{share:.2f}"]
+    passes: list[tuple[Callable[[], object], float]] = [
+        (lambda: operator(*arrays), forward),
+        (lambda: mx.vjp(operator, arrays, [dy])[1], both),
+    ]
+    for run, moved in passes:
+        first, alone, in_row = seconds(run)
+        share = moved * dy.size / in_row / copied
+        cells += [f"{first:.1f}", f"{1e3 * alone:.3f}", f"{1e3 * in_row:.3f}", f"{share:.2f}"]
     return cells
 
 
 def main() -> None:
     large = mx.random.normal((1 << 28,))
-    copied = 2 * large.nbytes / seconds(lambda: large + 1)[1]
+    copied = 2 * large.nbytes / seconds(lambda: large + 1)[2]
     head = ["shape", "type", "gates"]
-    head += ["forward, first s", "ms", "share", "gradient, first s", "ms", "share"]
+    for name in ("forward", "gradient"):
+        head += [f"{name}, first s", "alone ms", "in a row ms", "share"]
     command = " ".join(["python benchmarks/gpu.py", *sys.argv[1:]])
     report = [
         "# Kernels of a GPU",

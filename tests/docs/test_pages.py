@@ -57,7 +57,6 @@ def test_links_lead_somewhere(page):
 INSTEAD = {
     "docs/watching.md": ("CHECKPOINT)", "'models/mine', model_config={'model_file': None})"),
     "docs/forgetting.md": ("...  # any generation", "model(mx.array([list(range(100))]))"),
-    "docs/first-gpu.md": ("(8, 4096, 1024)", "(1, 64, 32)"),
 }
 # In blocks that run beside the commands, as files of their own.
 SERVES, TRAINS = "server.main()", "torch.save"
