@@ -19,7 +19,7 @@ from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.ops import chunked
 from mlx_gateloop.ops.gpu import heads
 from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
-from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, Pass
+from mlx_gateloop.ops.gpu.launch_config import CORES, Pass
 
 SHAPES = [(1, 2048, 4, 64, 128), (1, 2048, 4, 256, 512), (1, 2048, 16, 64, 64)]
 # Operations that make another view of the same memory and launch no kernel.
@@ -86,7 +86,7 @@ def ours(
 ) -> tuple[Callable[..., Any], list[mx.array]]:
     """Return a pass by our kernels, divided as on an H200, and its arrays."""
     B, L, H, K, V = shape
-    kernels = Kernels("metal", _traced, DEFAULTS["cuda"])
+    kernels = Kernels("metal", _traced, CORES["cuda"])
     keys, values = mx.zeros((B, L, H, K)), mx.zeros((B, L, H, V))
     state = mx.zeros((B, planes, H, K, V))
     x = {"q": keys, "k": keys, "v": values, "first": keys, "second": keys, "h0": state}

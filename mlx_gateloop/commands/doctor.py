@@ -18,7 +18,6 @@ from mlx_gateloop.commands import extras
 from mlx_gateloop.io.machine import blas_in_use
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.cpu import MLX_VERSION, NOT_INSTALLED, why_missing
-from mlx_gateloop.ops.gpu.launch_config import device, stored
 
 GET_COMPILER = "sudo apt install g++"
 GPUS = ("metal", "cuda")
@@ -41,7 +40,6 @@ def report() -> str:
         *((f"[{name}]", _extra(absent)) for name, absent in extras.missing().items()),
         ("cpu", f"absent: {reason}" if reason else f"present, built with {built.COMPILER}"),
         *((name, _presence(BACKENDS[name].why_missing())) for name in GPUS),
-        *_tuning(),
         ("BLAS", blas_in_use()),
     ]
     lines = [f"{name:12}{text}" for name, text in rows]
@@ -75,14 +73,6 @@ def _fixes() -> list[str]:
     if _blas.reason == _blas.OTHER_NUMPY:
         return [f"{pip} --force-reinstall --no-deps --only-binary :all: numpy"]
     return []
-
-
-def _tuning() -> list[tuple[str, str]]:
-    """Describe the kernels' launch configuration, if there is a GPU."""
-    if all(BACKENDS[name].why_missing() for name in GPUS):
-        return []
-    tuning = stored(device()) or "none usable; run gateloop bench ops --tune"
-    return [("tuning", str(tuning))]
 
 
 def _presence(reason: str | None) -> str:

@@ -15,20 +15,19 @@ TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "kernels.md"
 ARCHITECTURE = "sm_90"
 MORE = 1.05  # times the instructions in the table: another compiler's, or a change to look at
 WHOLE = (1, 128, 32)  # no lane and no step is idle
-PLANS = (Plan(8), Plan(16), Plan(8, fold=True))
+PLANS = (Plan(8), Plan(16))
 HEAD = """# The kernels, counted
 
 NVIDIA's compiler makes this of each kernel for {architecture}: `make kernels`, NVRTC {version}.
 Instructions are those that a thread issues for an element, on the common path; bytes those that an
 element moves at L = 128; barriers those of a tile of S R steps; registers those of a thread;
-shared those bytes of a threadgroup. The segments of a tile are joined by Hillis and Steele's scan,
-or by a fold, of whose part a thread takes half on average.
+shared those bytes of a threadgroup.
 
 With heads a thread has 16 numbers of a state; in the gradient 4, or 8 of a real one. Instructions
 are there those of a step, the loops in a tile once; a tile of the gradient has 4 R steps.
 
-| kernel | variant | S | R | join | instructions | bytes | barriers | registers | spilled | shared |
-|---|---|---|---|---|---|---|---|---|---|---|
+| kernel | variant | S | R | instructions | bytes | barriers | registers | spilled | shared |
+|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -36,8 +35,8 @@ def counted(case, plan, edit=str):
     """The kernels of a variant: the row's first cells, instructions of a tile, steps, the rest."""
     for name, text in cuda_texts(launch, case.values[0], WHOLE, plan):
         compiled = nvrtc.compiled(edit(text), ARCHITECTURE)
-        name, join = name.removeprefix("gateloop_"), "fold" if plan.fold else "scan"
-        key = name, str(case.id), str(plan.segments), str(plan.steps), join
+        name = name.removeprefix("gateloop_")
+        key = name, str(case.id), str(plan.segments), str(plan.steps)
         yield key, sass.each_tile(compiled.cubin), plan.steps, compiled
 
 
@@ -50,7 +49,7 @@ def counted_heads(case, tasks=()):
         if tasks and task not in tasks:
             continue
         compiled, steps = nvrtc.compiled(text, ARCHITECTURE), plan.steps(task)
-        key = f"heads, {task}", str(case.id), str(plan.segments), str(steps), ""
+        key = f"heads, {task}", str(case.id), str(plan.segments), str(steps)
         counted = steps * (4 if task == "backward" else 1)
         yield key, sass.each_tile(compiled.cubin), counted, compiled
 
@@ -77,7 +76,7 @@ def recorded():
         return None
     lines = text.partition("|---|")[2].splitlines()[1:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {(row[0], row[1], row[2], row[3], row[4]): float(row[5]) for row in cells}
+    return {(row[0], row[1], row[2], row[3]): float(row[4]) for row in cells}
 
 
 def grown(kernels):

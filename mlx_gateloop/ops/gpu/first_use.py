@@ -34,7 +34,7 @@ def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
     """Divide the work of a pass, into as many segments as this GPU takes."""
     B, L, D = x["first"].shape
     check_counts((L + TILE) * D)  # they count to the end of the last tile
-    cut = launch_config.plan(kernels.tuning, launch_config.kind(name, x["k"].dtype), B, L, D)
+    cut = launch_config.plan(kernels.cores, B, L, D)
     types = x["k"].dtype, x["first"].dtype
     trial = _Trial(kernels, name, variant, replace(cut, parts=min(cut.parts, 2)), types)
     return replace(cut, segments=accepted(kernels, trial, cut.segments))

@@ -13,12 +13,12 @@ import mlx.core as mx
 from mlx_gateloop.ops.gpu.first_use import accepted, check_counts
 from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan, Task, launch
 from mlx_gateloop.ops.gpu.kernels import Arrays, Kernels, Variant
-from mlx_gateloop.ops.gpu.launch_config import SEGMENTS, TILE, WIDTH, Pass, Tuning
+from mlx_gateloop.ops.gpu.launch_config import SEGMENTS, TILE, WIDTH, Pass
 
 SHORTEST_PART = 256  # steps; each part goes through the effects of all before it
 
 
-def plan(tuning: Tuning, task: Task, shape: tuple[int, ...], is_complex: bool) -> HeadsPlan:
+def plan(cores: int, task: Task, shape: tuple[int, ...], is_complex: bool) -> HeadsPlan:
     """Choose a tile that covers B, L, H, K, V if one does, and parts for few threadgroups."""
     B, L, H, K, V = shape
     max_parts = max(1, L // SHORTEST_PART)
@@ -32,9 +32,9 @@ def plan(tuning: Tuning, task: Task, shape: tuple[int, ...], is_complex: bool) -
         cut = HeadsPlan(min(_covering(-(-V // values)), limit), values)
     else:
         cut = HeadsPlan(_covering(-(-K // 8)), 2)
-        if V <= WIDTH or groups(cut) * max_parts < tuning.cores:
+        if V <= WIDTH or groups(cut) * max_parts < cores:
             cut = replace(cut, values=1)
-    parts = min(2 * tuning.cores // groups(cut), max_parts)
+    parts = min(2 * cores // groups(cut), max_parts)
     if parts < 3:  # the launch before takes nearly as long as the one after
         return cut
     tiles = -(-L // TILE)
@@ -58,11 +58,11 @@ def _in_parts(kernels: Kernels, task: Task, variant: Variant, x: Arrays) -> Arra
     _, L, H, K, V = shape = (*x["k"].shape, x["v"].shape[-1])
     max_keys, max_values = 8 * SEGMENTS[0], 2 * WIDTH  # per tile, to whose end they count
     check_counts((L + TILE) * H * max(K, V), (H * K + max_keys) * (V + max_values))
-    cut = plan(kernels.tuning, task, shape, variant.is_complex)
+    cut = plan(kernels.cores, task, shape, variant.is_complex)
     if cut.parts > 1:
         adjoint = task == "backward"
         of_parts: Task = "adjoints" if adjoint else "effects"
-        wide = plan(kernels.tuning, of_parts, shape, variant.is_complex)
+        wide = plan(kernels.cores, of_parts, shape, variant.is_complex)
         wide = replace(wide, parts=cut.parts)
         sources = {"k": x["q"], "v": x["dy"]} if adjoint else {}
         found = _accepted(kernels, of_parts, variant, wide, x | sources)

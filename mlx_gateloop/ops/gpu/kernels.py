@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, WIDTH, Pass, Plan, Tuning
+from mlx_gateloop.ops.gpu.launch_config import CORES, WIDTH, Pass, Plan
 
 Arrays = dict[str, mx.array]
 Template = list[tuple[str, mx.Dtype | int | bool]]
@@ -72,11 +72,11 @@ class Kernels:
     """The kernels of a platform, built at first use by `mx.fast.metal_kernel` or its like."""
 
     def __init__(
-        self, platform: str, factory: Callable[..., Launch], tuning: Tuning | None = None
+        self, platform: str, factory: Callable[..., Launch], cores: int | None = None
     ) -> None:
         self.platform = platform
         self.factory = factory
-        self.tuning = tuning or DEFAULTS[platform]
+        self.cores = cores or CORES[platform]
         self.compiled: set[tuple[object, ...]] = set()  # names and constants: a kernel each
         self.seconds = 0.0  # taken by their first runs
         self._kernels: dict[tuple[str, int], Launch] = {}
@@ -97,7 +97,7 @@ class Kernels:
         outputs |= {"h1": ((B, P, D), f32), "dh0": ((B, P, D), f32)}
         saved = {"states": ((B, -(-L // INTERVAL), P, D), f32)}
         template = variant.template(x, plan.segments, plan.steps)
-        template += [("X", variant.planes_x), ("FOLD", plan.fold)]
+        template += [("X", variant.planes_x)]
         template += [("ADJOINT", adjoint)] if name == "aggregate" else []
         # runs in x: CUDA takes at most 65,535 blocks in the other axes
         grid = (WIDTH * B * plan.parts, plan.segments * -(-D // WIDTH), 1)

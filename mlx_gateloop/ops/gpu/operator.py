@@ -12,7 +12,7 @@ from mlx_gateloop.ops import plain, scan
 from mlx_gateloop.ops.gpu import heads, heads_kernels
 from mlx_gateloop.ops.gpu.first_use import KernelError, plan
 from mlx_gateloop.ops.gpu.kernels import BACKWARD, FORWARD, PARTS, Arrays, Kernels, Variant, run
-from mlx_gateloop.ops.gpu.launch_config import Pass, device, stored
+from mlx_gateloop.ops.gpu.launch_config import Pass
 from mlx_gateloop.ops.planes import Planes, unstack
 from mlx_gateloop.ops.transition import FORMS, Transition
 
@@ -42,8 +42,8 @@ def _is_installed(package: str) -> bool:
 
 @cache
 def kernels(platform: str) -> Kernels:
-    """Build the platform's kernels with MLX, tuned to this device if it was measured."""
-    return Kernels(platform, getattr(mx.fast, f"{platform}_kernel"), stored(device()))
+    """Build the platform's kernels with MLX."""
+    return Kernels(platform, getattr(mx.fast, f"{platform}_kernel"))
 
 
 def gate_loop(

@@ -15,7 +15,7 @@ disassembled = pytest.mark.skipif(
 )
 SHORT = ("sigmoid", "real", "scan")
 SPILLED_ONCE = 64  # bytes, by kernels of heads while they read their first state
-COMPILED = [("90", Plan(8)), ("80", Plan(8)), ("90", Plan(8, fold=True)), ("90", Plan(16))]
+COMPILED = [("90", Plan(8)), ("80", Plan(8)), ("90", Plan(16))]
 
 
 def case(is_short, *arguments):

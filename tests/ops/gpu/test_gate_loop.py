@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlx_gateloop.ops.gpu import heads as gpu_heads
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan
-from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, plan
+from mlx_gateloop.ops.gpu.launch_config import CORES, plan
 from mlx_gateloop.ops.transition import Transition
 
 on_each_platform = pytest.mark.parametrize("platform", PLATFORMS)
@@ -111,15 +111,15 @@ def test_any_sizes(platform, seed, length, batch, heads, keys, values, closed):
 
 
 def test_the_sizes_have_the_tiles_that_they_should():
-    heads = partial(gpu_heads.plan, DEFAULTS["metal"])
+    heads = partial(gpu_heads.plan, CORES["metal"])
     assert heads("outputs", (1, 9, 1, 140, 70), True).tiles("outputs", 140, 70) == (2, 3)
     assert heads("backward", (1, 9, 1, 140, 70), True).tiles("backward", 140, 70) == (5, 2)
     assert heads("outputs", (16, 3, 2, 5, 40), True).values == 2
     assert heads("backward", (1, 18, 2, 1, 40), False) == HeadsPlan(8, 8)
     assert heads("backward", (1, 770, 1, 3, 2), True).parts == 3
-    many, few = (plan(DEFAULTS["metal"], "forward 32", groups, 70, 1) for groups in (264, 1))
+    many, few = (plan(CORES["metal"], groups, 70, 1) for groups in (264, 1))
     assert many.segments < few.segments
-    parts = plan(DEFAULTS["metal"], "forward 32", 1, 3001, 5).parts
+    parts = plan(CORES["metal"], 1, 3001, 5).parts
     assert parts > 1
     assert 3001 % parts
 

@@ -17,7 +17,7 @@ from mlx_gateloop.ops import backends
 from mlx_gateloop.ops.gpu import first_use, heads
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import INTERVAL, Kernels
-from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, TILE, plan
+from mlx_gateloop.ops.gpu.launch_config import CORES, TILE, plan
 
 COMPILER = RuntimeError("[metal::Device] Unable to build metal library\nprogram:3:1: error: no")
 TOO_LARGE = ValueError("Thread group size (512) is greater than the maximum allowed threads")
@@ -103,12 +103,12 @@ def check_parts(parts, groups, L, cores, shortest):
     assert groups * parts <= max(2 * cores, groups)
 
 
-@pytest.mark.parametrize("platform", DEFAULTS)
+@pytest.mark.parametrize("platform", CORES)
 @pytest.mark.parametrize(("B", "D"), [(1, 1), (3, 33), (100, 1000)])
 @pytest.mark.parametrize("L", [1, 64, 2000, 30001])
 def test_plans(platform, B, D, L):
-    cores, groups = DEFAULTS[platform].cores, B * -(-D // 32)
-    cut = plan(DEFAULTS[platform], "forward 32", B, L, D)
+    cores, groups = CORES[platform], B * -(-D // 32)
+    cut = plan(CORES[platform], B, L, D)
     check_parts(cut.parts, groups, L, cores, 512)
     assert cut.segments == (8 if groups * cut.parts > cores else 16)
     assert TILE % INTERVAL == 0
@@ -119,9 +119,9 @@ def test_plans(platform, B, D, L):
 @pytest.mark.parametrize("L", [1, 1000, 30001])
 @pytest.mark.parametrize(("H", "K", "V"), [(1, 1, 1), (16, 256, 512)])
 def test_plans_of_heads(task, is_complex, L, H, K, V):
-    cut = heads.plan(DEFAULTS["cuda"], task, (1, L, H, K, V), is_complex)
+    cut = heads.plan(CORES["cuda"], task, (1, L, H, K, V), is_complex)
     keys, values = cut.tiles(task, K, V)
-    check_parts(cut.parts, H * keys * values, L, DEFAULTS["cuda"].cores, 256)
+    check_parts(cut.parts, H * keys * values, L, CORES["cuda"], 256)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ from mlx_gateloop.ops.gpu.launch_config import Plan
 kernels = Kernels("{platform}", partial(harness.{platform}_kernel, sanitized=True))
 for variant in VARIANTS[:{variants}]:
     for shape in {shapes}:
-        for fold in (False, True)[:{variants}]:
-            launch(kernels, variant.values[0], shape, Plan(8, -(-shape[1] // 64), fold))
+        launch(kernels, variant.values[0], shape, Plan(8, -(-shape[1] // 64)))
 print("clean")
 """
 RUN_HEADS = """
