@@ -66,11 +66,6 @@ COMMANDS = {
         "gateloop convert weights.pt models/mine --tokenizer bytes",  # torch only for some formats
         module="convert.__main__",
     ),
-    "figures": Command(
-        "draw the paper's figures for a trained model",
-        "gateloop figures --model models/mine --text my.txt --out figures",
-        "train",
-    ),
     "experiment": Command(
         "compare models on a task: memory-horizon, recall, induction, text or ablations",
         "gateloop experiment memory-horizon --preset running_sum --out runs/sum",

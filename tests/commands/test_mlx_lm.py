@@ -64,8 +64,8 @@ LIMIT = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 256))\n"
 IMPORT = "try: import mlx_lm.utils\nexcept ValueError as error: print(error)"
 RUN = """import sys; sys.stderr = sys.stdout
 from mlx_gateloop import cli
-read = "--model demo --text text.txt --length 9 --out pictures"
-for words in ("app", "generate --model demo --prompt a", "mlx-lm generate", f"figures {read}"):
+read = "--model demo --prompt a --out x"
+for words in ("app", "generate --model demo --prompt a", "mlx-lm generate", f"watch {read}"):
     print(cli.main(words.split()))
 """
 

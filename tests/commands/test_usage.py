@@ -16,17 +16,6 @@ from mlx_gateloop.commands.experiment import NAMES
 ROOT = Path(__file__).parents[2]
 EVAL = "eval --model model --data"
 GENERATE = "generate --model model"
-FIGURES = "figures --out x --model"
-
-
-def test_figures_of_a_text_model(model, work, capsys):
-    argv = ["figures", "--model", "model", "--text", "text.txt", "--out", "pictures"]
-    assert main([*argv, "--length", "9"]) == 0
-    assert capsys.readouterr().out == "pictures/transitions.png\n"
-    assert (work / "pictures" / "transitions.png").read_bytes()[:4] == b"\x89PNG"
-    (model / "log.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
-    assert main(argv) == 0
-    assert "pictures/training-curves.png" in capsys.readouterr().out
 
 
 def test_a_notebooks_backend_of_pictures_is_not_needed():
@@ -49,9 +38,6 @@ BAD = [
     (f"{GENERATE} --stop \udcff", "--stop: not UTF-8 text (at byte 0"),
     (f"{GENERATE} --stop ", "a stop string must not be empty"),
     (f"generate --model {'m' * 300}", "m" * 300),
-    (f"{FIGURES} model", "--text: give a text file"),
-    (f"{FIGURES} missing", "--model missing: no such directory"),
-    (f"{FIGURES} model --text empty.txt", "contains no text"),
     ("bench --quick --out text.txt", "text.txt"),
     ("mlx-lm generate --model ./missing", "no such model directory"),
     ("mlx-lm frobnicate", "mlx-lm frobnicate: no such command"),
@@ -112,17 +98,8 @@ def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
     assert "runs 2 of 2: fixed-0\n" in shown.err
     assert "already holds something" in fails(capsys, *argv)
     assert main([*argv, "--resume"]) == 0
-
-    argv = ["figures", "--model", "out/runs/fixed-0", "--out", "pictures"]
-    settings = work / "out" / "experiment.json"
-    kept = settings.read_text()
-    settings.write_text("{}")
-    assert "not an experiment" in fails(capsys, *argv)
-    settings.write_text(kept)
-    assert main(argv) == 0
-    drawn = {path.stem for path in (work / "pictures").iterdir()}
-    assert drawn == {"transitions", "accuracy-over-span", "training-curves"}
-    assert "leave it out" in fails(capsys, *argv, "--text", "text.txt")
+    (work / "out" / "experiment.json").write_text("{}")
+    assert "not an experiment" in fails(capsys, *argv, "--resume")
 
 
 @pytest.mark.parametrize(

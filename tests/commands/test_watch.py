@@ -1,4 +1,4 @@
-"""`gateloop watch`, and `gateloop figures` of models that others made."""
+"""`gateloop watch`, also of models that others made."""
 
 import json
 
@@ -41,19 +41,15 @@ def test_watch_streams_and_leaves_trace_picture_and_page(model, capsys):
         assert ((trace["magnitude"] > 0) & (trace["magnitude"] < 1)).all()
 
 
-@pytest.mark.parametrize("command", ["watch --prompt 1<more>", "figures --text text.txt"])
-def test_ids_beyond_the_embedding_of_anothers_model(command, model, capsys):
+def test_ids_beyond_the_embedding_of_anothers_model(model, capsys):
     add_token("<more>", model)
-    (model.parent / "text.txt").write_text("1<more>")
-    assert main([*command.split(), "--model", "model", "--out", "x"]) == 2
+    assert main(["watch", "--prompt", "1<more>", "--model", "model", "--out", "x"]) == 2
     assert "its tokenizer makes token 262, its embedding has 262 rows" in capsys.readouterr().err
     assert not (model.parent / "x").exists()
 
 
-@pytest.mark.parametrize("command", ["watch --raw --prompt 1", "figures --text text.txt"])
-def test_a_text_begins_as_the_tokenizer_has_it(command, model, monkeypatch):
+def test_a_text_begins_as_the_tokenizer_has_it(model, monkeypatch):
     begin_with("<s>", model)
-    (model.parent / "text.txt").write_text("1 plus 1")
     recorders = []
 
     def recording(*arguments, **options):
@@ -61,7 +57,7 @@ def test_a_text_begins_as_the_tokenizer_has_it(command, model, monkeypatch):
         return recorders[-1]
 
     monkeypatch.setattr(recordings, "Recording", recording)
-    assert main([*command.split(), "--model", "model", "--out", "x"]) == 0
+    assert main(["watch", "--raw", "--prompt", "1", "--model", "model", "--out", "x"]) == 0
     assert (model.parent / "x" / "transitions.png").stat().st_size > 0
     assert recorders[0].tokens[:2].tolist() == [257, ord("1")]
 
@@ -103,7 +99,3 @@ def test_a_model_that_is_not_recurrent_streams(tmp_path, monkeypatch, capsys):
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "prompt:" not in line]
     assert line.startswith("nothing recorded, no files written: not watched: attention without")
     assert not (tmp_path / "x").exists()
-    (tmp_path / "text.txt").write_text("some text")
-    assert main(["figures", "--model", "model", "--text", "text.txt", "--out", "x"]) == 0
-    assert capsys.readouterr().err.startswith("transitions: nothing recorded: not watched")
-    assert not (tmp_path / "x" / "transitions.png").exists()

@@ -3,7 +3,6 @@ import pytest
 from helpers.experiments import names, raw_results, results, tiny
 from helpers.training import TINY_EXPERIMENT as TINY
 
-from mlx_gateloop.cli import main
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.run import run_experiment
 
@@ -95,10 +94,6 @@ def test_softmax_without_positions_has_no_transitions_to_show(tmp_path):
     run_experiment(tiny(seeds=1, models=["softmax"], steps=3), out)
     assert names(out) == FILES | PICTURES
     assert results(out)[0]["magnitudes"] is None
-    argv = ["figures", "--model", str(out / "runs" / "softmax-0"), "--out", str(tmp_path / "drawn")]
-    assert main(argv) == 0
-    assert "accuracy-over-span.png" in names(tmp_path / "drawn")
-    assert "transitions.png" not in names(tmp_path / "drawn")
 
 
 @pytest.mark.slow
