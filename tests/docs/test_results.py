@@ -11,12 +11,13 @@ from helpers.scripts import ROOT, load_script
 from mlx_gateloop.experiments.presets import PRESETS
 
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
-EIGHT = "data_controlled,fixed,real_gates,lru,s4d_lin,s4d_inv,s5,softmax_rotary"
+SIX = "data_controlled,fixed,real_gates,s4d_inv,s5,softmax_rotary"
 TABLES = {
-    "memory-horizon-bar": ["--beyond", 32, "--models", EIGHT],
+    "memory-horizon-bar": ["--beyond", 32, "--models", SIX],
     "memory-horizon-small-long": ["--beyond", 32],
-    "recall-long": ["--beyond", 8, "--models", EIGHT],
-    "text-python-long": [],
+    "recall-long": ["--beyond", 8, "--models", SIX],
+    "text-python": [],
+    "text-shakespeare": [],
 }
 
 

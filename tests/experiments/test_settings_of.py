@@ -59,7 +59,7 @@ def test_the_published_records_have_settings():
     published = Path(__file__).parents[2] / "benchmarks" / "results" / "experiments"
     if not published.exists():
         pytest.skip("benchmarks/ is not part of an installed package")
-    assert len(chosen_in(published / "text-python", "text")) == 11
+    assert len(chosen_in(published / "text-python", "text")) == 6
     for name, task in (("memory-horizon-bar", "memory-horizon"), ("recall", "recall")):
         records = [chosen_in(published / each, task) for each in (name, f"{name}-long")]
         assert records[1].items() <= records[0].items()
