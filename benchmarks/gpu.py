@@ -12,6 +12,7 @@ import mlx_gateloop as gl
 from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.machine import facts
 from mlx_gateloop.io.tables import markdown_table
+from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.gpu.kernels import INTERVAL
 
 Shape = tuple[int, int, int]
@@ -23,10 +24,10 @@ CASES: list[tuple[Shape, mx.Dtype, bool]] = [
     ((8, 8192, 64), mx.float32, True),
     ((1, 65536, 64), mx.float32, True),
 ]
-TURNS = 20
-NOTE = f"""A share is that of this bandwidth in {TURNS} calls in a row. Bytes are the fewest that a
-pass can move: each input and output once, and a state every 32 steps. A gradient includes the
-forward pass."""
+TURNS, ROW = 7, 20  # measurements, and calls in a row
+NOTE = f"""A share is that of this bandwidth in {ROW} calls in a row. Bytes are the fewest that a
+pass can move: each input and output once, and a state every {INTERVAL} steps. A gradient includes
+the forward pass."""
 
 
 def operator(*arrays: mx.array) -> list[mx.array]:
@@ -47,7 +48,7 @@ def seconds(function: Callable[[], object]) -> tuple[float, float, float]:
     def median(calls: int) -> float:
         return statistics.median(timed(calls) for _ in range(TURNS))
 
-    return timed(1), median(1), median(TURNS)
+    return timed(1), median(1), median(ROW)
 
 
 def row(copied: float, shape: Shape, dtype: mx.Dtype, is_complex: bool) -> list[str]:
@@ -71,7 +72,10 @@ def row(copied: float, shape: Shape, dtype: mx.Dtype, is_complex: bool) -> list[
 
 
 def main() -> None:
-    large = mx.random.normal((1 << 28,))
+    missing = [why for name in ("metal", "cuda") if (why := BACKENDS[name].why_missing())]
+    if len(missing) > 1:
+        raise SystemExit(f"error: no GPU to time: {'; '.join(missing)}")
+    large = mx.random.normal((1 << 26,))
     copied = 2 * large.nbytes / seconds(lambda: large + 1)[2]
     head = ["shape", "type", "gates"]
     for name in ("forward", "gradient"):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import mlx.core as mx
@@ -124,7 +125,7 @@ def with_heads(shape: Shape, is_complex: bool) -> Candidates:
     keys, values = tuple(rows), (*rows[:-1], V)
     *arrays, dy = _normal(keys, keys, values, *[keys] * (1 + is_complex), values)
     result = _ours(_operator, arrays, dy)
-    if not is_complex and "cuda" in backends() and present("flash-linear-attention"):
+    if not is_complex and "cuda" in backends() and find_spec("fla"):  # it needs Triton, so a GPU
         result[GLA] = peers.fla_gla(arrays, dy)
     return result
 

@@ -10,7 +10,6 @@ from mlx_gateloop.io.tables import markdown_table
 
 REPORTS = ("ops", "model", "train")
 PEERS = {"jax": "jax", "torch": "torch", "gateloop-transformer": "gateloop_transformer"}
-PEERS |= {"flash-linear-attention": "fla"}
 
 
 class Report:

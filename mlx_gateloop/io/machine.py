@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from mlx_gateloop import __version__, _blas
 
-PACKAGES = ("mlx", "mlx-lm", "numpy", "jax", "torch", "gateloop-transformer")
+PACKAGES = ("mlx", "mlx-lm", "numpy", "jax", "torch", "gateloop-transformer", "fla-core")
 
 
 def facts(command: str) -> dict[str, str]:

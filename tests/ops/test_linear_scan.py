@@ -38,7 +38,8 @@ def _mixtures():
     for platform in PLATFORMS:
         for i, length in enumerate([70, 70, 70, 70, 2100, 2100]):  # 2100 steps run in parts
             row = [bool(i & 1), bool(i & 2), i == 3, i % 4 < 2]
-            yield pytest.param(*platform.values, *row, length, marks=platform.marks)
+            name = f"{platform.id}-{i}"
+            yield pytest.param(*platform.values, *row, length, marks=platform.marks, id=name)
 
 
 @pytest.mark.parametrize(
