@@ -17,6 +17,7 @@ TABLES = {
     "memory-horizon-small-long": ["--beyond", 32],
     "recall-long": ["--beyond", 8, "--models", SIX],
     "text-python": [],
+    "text-python-1024": [],
     "text-shakespeare": [],
 }
 
