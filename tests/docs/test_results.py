@@ -18,7 +18,6 @@ TABLES = {
     "recall-long": ["--beyond", 8, "--models", SIX],
     "text-python": [],
     "text-python-1024": [],
-    "text-shakespeare": [],
 }
 
 
