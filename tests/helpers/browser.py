@@ -246,12 +246,14 @@ class Page:
 
     def finished(self, name="chat"):
         """Wait for the end of the answer; returns the number of tokens in the view."""
+        from playwright.sync_api import expect
+
         state = view(name)
         self.tab.wait_for_function(
             f"{state}.done && {state}.have > 0 && {state}.have === {state}.pieces.length"
         )
-        status = f"document.querySelector('#{name}-status').innerText"
-        self.tab.wait_for_function(f"/done|stopped/.test({status})")
+        status = expect(self.tab.locator(f"#{name}-status"))  # which shows the text if it fails
+        status.to_have_text(re.compile("done|stopped"), timeout=PATIENCE_MS)
         self.settled()
         return self.view("pieces.length", name)
 
