@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 MODELS = {"gateloop": "mlx_gateloop.model.lm"}
-MODELS |= {name: f"mlx_gateloop.family.{name}" for name in ("gla", "hgrn", "hgrn2")}
+MODELS |= {name: f"mlx_gateloop.family.{name}" for name in ("gla", "hgrn", "hgrn2", "ssd")}
 
 
 class Registered(ModuleType):

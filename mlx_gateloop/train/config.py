@@ -86,7 +86,7 @@ class TrainConfig:
     """The configuration of a run; the same config, text and machine give the same weights."""
 
     # `preset` (a name of `lm.PRESETS`) and any field of `ModelArgs` over it, or `model_type` (gla,
-    # hgrn, hgrn2) and fields of its `ModelArgs`; the tokenizer gives `vocab_size`, unless given.
+    # hgrn, hgrn2, ssd) and fields of its `ModelArgs`; the tokenizer gives `vocab_size` by default.
     model: dict[str, Any] = Field(default_factory=lambda: {"preset": "demo"})
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
     data: DataConfig = Field(default_factory=DataConfig)

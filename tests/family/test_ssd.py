@@ -1,0 +1,97 @@
+"""Mamba-2's layer against mlx-lm's, and its language model in parts, in a file and when trained."""
+
+import sys
+from dataclasses import asdict
+from types import ModuleType
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.errors import refusal
+from mlx.utils import tree_flatten, tree_map
+from mlx_lm.models import mamba2
+
+from mlx_gateloop.family.ssd import SSD, Model, ModelArgs
+from mlx_gateloop.io.model_file import model_file
+
+SHAPE = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "state_width": 8}
+
+
+def arguments(**options):
+    return ModelArgs(**SHAPE | {"num_heads": 4} | options)
+
+
+def close(got, want, tolerance=1e-5):
+    assert np.abs(np.array(got - want)).max() <= tolerance * np.abs(np.array(want)).max()
+
+
+def language_model():
+    """A model with random weights, those included that start as constants."""
+    mx.random.seed(0)
+    model = Model(arguments())
+    model.update(tree_map(lambda w: w + 0.1 * mx.random.normal(w.shape), model.parameters()))
+    return model
+
+
+def of_mlx_lm(layer):
+    """The layer in mlx-lm, whose projections and convolution are joined."""
+    args, inner = layer.args, layer.args.inner_width
+    block = mamba2.Mamba2Block(
+        mamba2.ModelArgs(
+            "mamba2", args.num_heads, inner // args.num_heads, 20, args.hidden_size, inner,
+            args.state_width, 1, args.norm_eps, args.conv_size, 1, use_bias=False,
+            use_conv_bias=False, tie_word_embeddings=False, time_step_limit=(0.0, float("inf")),
+            time_step_rank="auto",
+        ), 0,
+    )  # fmt: skip
+    projections = [layer[f"{name}_proj"].weight for name in ("z", "v", "k", "q", "dt")]
+    filters = [layer[f"{name}_conv1d"].weight for name in ("v", "k", "q")]
+    block.in_proj.weight = mx.concatenate(projections)
+    block.conv1d.weight = mx.moveaxis(mx.concatenate(filters), 1, 2)
+    for name in ("A_log", "D", "dt_bias"):
+        block[name] = layer[name]
+    block.norm.weight, block.out_proj = layer.norm.weight, layer.o_proj
+    return block
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_the_layer_is_that_of_mlx_lm(heads):
+    mx.random.seed(heads)
+    layer = SSD(arguments(num_heads=heads))
+    layer.norm.weight = mx.random.normal((32,))
+    x = mx.random.normal((2, 33, 16))
+    close(layer(x), of_mlx_lm(layer)(x, None, None))
+
+
+def test_steps_and_rates_start_in_the_published_ranges():
+    mx.random.seed(0)
+    layer = SSD(arguments(hidden_size=512, num_heads=1024))
+    steps, rates = np.logaddexp(0, layer.dt_bias), np.exp(layer.A_log)
+    assert 0.001 < steps.min() < 0.0011
+    assert 0.09 < steps.max() < 0.1
+    assert 1 <= rates.min() < 1.1
+    assert 15.9 < rates.max() <= 16
+
+
+def test_padded_parts_are_the_whole_text():
+    model, tokens = language_model(), mx.random.randint(0, 20, (2, 30), key=mx.random.key(1))
+    cache = model.make_cache()
+    for entry in cache:
+        entry.left_padding = mx.array([0, 11])
+    logits = mx.concatenate([model(part, cache) for part in mx.split(tokens, [1, 17], 1)], 1)
+    close(logits[0], model(tokens[:1])[0])
+    close(logits[1, 11:], model(tokens[1:, 11:])[0])
+
+
+def test_the_file_of_a_saved_directory_computes_the_same(monkeypatch):
+    model, standalone = language_model(), ModuleType("standalone")
+    monkeypatch.setitem(sys.modules, "standalone", standalone)  # dataclasses look it up
+    exec(model_file(model.args), standalone.__dict__)
+    copy = standalone.Model(standalone.ModelArgs.from_dict(asdict(model.args)))
+    copy.load_weights(tree_flatten(model.parameters()))
+    tokens = mx.arange(20)[None]
+    close(copy(tokens), model(tokens))
+
+
+def test_heads_must_divide_the_inner_width():
+    assert "num_heads: expected a divisor of 32" in refusal(arguments, num_heads=5)
