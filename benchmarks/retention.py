@@ -12,6 +12,7 @@ both rankings is averaged over the cases; its interval is a bootstrap over texts
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ import mlx_gateloop as gl  # before MLX, for its BLAS
 # isort: split
 import mlx.core as mx
 import numpy as np
+from embedded_models import pydocs
+from embedded_models.corpus import write
 
-from mlx_gateloop.data import load_corpus
+from mlx_gateloop.data.corpus import split
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.io.tables import markdown_table
@@ -169,9 +172,13 @@ def answers(name: str) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
 def text(folder: Path) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
     """Train on Python's documentation; yield the model with texts that it has not seen."""
     config = TrainConfig.load(None, TEXT)
-    train(config, "pydoc", folder)
+    parts = split(pydocs.groups(), config.data.validation_fraction)  # no group is in both
+    texts = folder.with_name("documentation")
+    for name, groups in (("train", parts.train), ("valid", parts.validation)):
+        write(texts / f"{name}.jsonl", chain.from_iterable(groups))
+    train(config, str(texts), folder)
     model, tokenizer = gl.load(str(folder))
-    held_out = load_corpus("pydoc", config.data.validation_fraction).validation
+    held_out = (document for group in parts.validation for document in group)
     documents = (tokenizer.encode(document) for document in held_out if isinstance(document, str))
     for ids in [np.array(ids[:64]) for ids in documents if len(ids) >= 64][:TEXTS]:
         yield model, ids, ids[1:]

@@ -123,7 +123,7 @@ def exchanges(ranks: int) -> list[tuple[float, int, float]]:
 
 
 def tokens_per_second(ranks: int, config: str) -> float:
-    words = ["train", "--dry-run", "--config", config, "--data", "pydoc"]
+    words = ["train", "--dry-run", "--config", config, "--data", "python-source"]
     launched = ["launch", "-n", str(ranks), "--limit", "600", "--", *words] if ranks > 1 else words
     command = [sys.executable, "-m", "mlx_gateloop", *launched]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -10,9 +10,10 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from mlx_gateloop.data import Document, pydocs
+from mlx_gateloop.data import Document
 from mlx_gateloop.io.files import replacing
 
+from . import pydocs
 from .arguments import check_own, errors_in_one_line, paths
 
 Conversation = list[dict[str, str]]

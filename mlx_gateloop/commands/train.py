@@ -41,9 +41,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = f"a packaged configuration ({', '.join(configurations())}) or a YAML file; "
     text += "default: the demo preset, or the run's own with --resume"
     add("--config", metavar="NAME", help=text)
-    text = "a text file, a folder, a .jsonl file, a folder with WikiText-103, or one of `pydoc` "
-    text += "(Python's documentation), `python-source` (its standard library) and `wikitext-103` "
-    add("--data", default="pydoc", metavar="PATH", help=text + "(from the Hugging Face hub)")
+    text = "a text file, a folder, a .jsonl file, a folder with WikiText-103, `python-source` "
+    text += "(Python's standard library) or `wikitext-103` (from the Hugging Face hub)"
+    add("--data", default="python-source", metavar="PATH", help=text)
     add("--out", type=Path, metavar="DIR", help="the new model directory")
     add("--resume", action="store_true", help="continue the run in DIR, bit for bit")
     text = "send the log to wandb or tensorboard, if installed; may be repeated"

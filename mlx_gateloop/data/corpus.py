@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlx_gateloop.data import pydocs, python_source, wikitext
+from mlx_gateloop.data import python_source, wikitext
 from mlx_gateloop.data.documents import Conversation, Document, read_documents
 from mlx_gateloop.errors import InputError
 
@@ -31,19 +31,12 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
         source: A text file, a `.jsonl` file (a line is {"text": ...}, {"prompt": ...,
             "completion": ...} or {"messages": [...]}, the last two perhaps with "tools"), a folder
             of them, of parts (`train.jsonl`, `valid.jsonl`, perhaps `test.jsonl`) or of WikiText's
-            files, or a name: `pydoc`, `python-source` (both of this Python) or `wikitext-103`
-            (from the Hugging Face hub).
+            files, or a name: `python-source` (of this Python) or `wikitext-103` (from the Hugging
+            Face hub).
         validation_fraction: Share of the documents, between 0 and 1.
     """
     if not 0 < validation_fraction < 1:
         raise InputError(f"validation_fraction: expected from 0 to 1, got {validation_fraction}")
-    if source == "pydoc":
-        groups = pydocs.groups()
-        held_out = _held_out(len(groups), validation_fraction)
-        parts: tuple[list[Document], list[Document]] = [], []
-        for group, held in zip(groups, held_out, strict=True):
-            parts[held].extend(group)
-        return Corpus(*parts)
     if source == "python-source":
         kept = split(list(python_source.documents()), TEST_FRACTION)
         corpus = split(kept.train, validation_fraction)
@@ -60,7 +53,7 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
 
 def load_documents(source: str) -> list[Document]:
     """Read all documents of a corpus, whichever part they belong to; see `load_corpus`."""
-    if source in ("pydoc", "python-source", "wikitext-103") or wikitext.is_wikitext(Path(source)):
+    if source in ("python-source", "wikitext-103") or wikitext.is_wikitext(Path(source)):
         corpus = load_corpus(source)
         return [*corpus.train, *corpus.validation, *corpus.test]
     return read_documents(source)
@@ -70,11 +63,11 @@ def split(documents: list[Document], fraction: float) -> Corpus:
     """Split documents into a training and a validation part; see `load_corpus`."""
     are_chats = len(documents) > 1 and not any(isinstance(d, str) for d in documents)
     if are_chats or (len(documents) * fraction >= 1 and len(documents) * (1 - fraction) >= 1):
-        held_out = _held_out(len(documents), fraction)
-        return Corpus(
-            [document for document, held in zip(documents, held_out, strict=True) if not held],
-            [document for document, held in zip(documents, held_out, strict=True) if held],
-        )
+        # The i-th document is held out where i * fraction passes a whole number.
+        held_out = [int((i + 1) * fraction) > int(i * fraction) for i in range(len(documents))]
+        held_out[-1] |= not any(held_out)
+        pairs = [*zip(documents, held_out, strict=True)]
+        return Corpus([d for d, held in pairs if not held], [d for d, held in pairs if held])
     train: list[Document] = []
     validation: list[Document] = []
     for document in documents:
@@ -92,9 +85,3 @@ def split(documents: list[Document], fraction: float) -> Corpus:
 
 def _is_answer(turn: Any) -> bool:
     return not isinstance(turn, str) and turn["role"] != "user"
-
-
-def _held_out(count: int, fraction: float) -> list[bool]:
-    """Hold out evenly spaced documents: the i-th where i * fraction passes a whole number."""
-    held_out = [int((i + 1) * fraction) > int(i * fraction) for i in range(count)]
-    return held_out if any(held_out) else [*held_out[:-1], True]

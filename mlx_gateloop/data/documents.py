@@ -24,7 +24,7 @@ Document: TypeAlias = str | list[Message]  # a text, or a conversation
 
 LOG = logging.getLogger(__name__)
 SUFFIXES = (".txt", ".md", ".text", ".jsonl")
-NAMED = "`pydoc`, `python-source` or `wikitext-103`"  # corpora, for messages
+NAMED = "`python-source` or `wikitext-103`"  # corpora, for messages
 
 
 def read_documents(source: str) -> list[Document]:

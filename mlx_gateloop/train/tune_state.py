@@ -73,7 +73,7 @@ def tune_state(
         >>> model, tokenizer = gl.load("demo")
         >>> gl.tune_state(model, tokenizer, "")
         Traceback (most recent call last):
-        mlx_gateloop.errors.InputError: the name of the data is empty; give a path, `pydoc`, \
+        mlx_gateloop.errors.InputError: the name of the data is empty; give a path, \
 `python-source` or `wikitext-103`
     """
     tuner = _Tuner(model, tokenizer, data, length, batch_size, answers, seed)

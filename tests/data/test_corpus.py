@@ -39,8 +39,9 @@ def test_files_and_folders(tmp_path, caplog):
     assert [chat.tools for chat in corpus.validation] == [None, [{}]]
     assert num_bytes(["é", CHAT]) == 2 + len("user\nHi\nassistant\nHo\n")
     assert num_bytes(["é", CHAT], answers=True) == len("Ho")
-    few = load_corpus(write_jsonl(tmp_path / "a.jsonl", lines[1:2] * 3), 0.1)
-    assert few == Corpus([CHAT] * 2, [CHAT]), "no conversation is cut before its answer"
+    lines = [lines[1], lines[1], {"messages": CHAT * 2}]
+    few = load_corpus(write_jsonl(tmp_path / "a.jsonl", lines), 0.1)
+    assert few == Corpus([CHAT] * 2, [CHAT * 2]), "no conversation is cut before its answer"
 
 
 @given(count=st.integers(2, 60), fraction=st.floats(0.01, 0.99))
@@ -100,17 +101,6 @@ def test_a_folder_without_text_and_impossible_fractions(tmp_path):
     assert "no .txt, .md, .text, .jsonl file in this folder" in refusal(load_corpus, str(tmp_path))
     for fraction in (0, 1, -1, 2):
         assert "validation_fraction" in refusal(load_corpus, str(tmp_path), fraction)
-
-
-def test_pydoc_is_split_by_groups(monkeypatch):
-    groups = [[f"a{i}", f"b{i}", CHAT] for i in range(40)]
-    monkeypatch.setattr("mlx_gateloop.data.pydocs.groups", lambda: groups)
-    held_out = [*groups[19], *groups[39]]
-    train = [document for group in groups if group[0] not in held_out for document in group]
-    assert load_corpus("pydoc", 0.05) == Corpus(train, held_out)
-    assert load_corpus("pydoc", 0.001).validation == groups[-1]
-    tenths = load_corpus("pydoc")
-    assert load_documents("pydoc") == [*tenths.train, *tenths.validation]
 
 
 def test_python_source_by_name():

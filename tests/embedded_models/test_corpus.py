@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.embedded_models import corpus
-from mlx_gateloop.data import load_documents, pydocs
+from benchmarks.embedded_models import corpus, pydocs
+from mlx_gateloop.data import load_documents
 
 FAMILIAR = {"str.split": "str.split", "len": "len", "random.Random.shuffle": "random.shuffle"}
 FAMILIAR |= {"posix.getcwd": "os.getcwd"}

@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from benchmarks.embedded_models import library
-from mlx_gateloop.data import pydocs, python_source
+from benchmarks.embedded_models import library, pydocs
+from mlx_gateloop.data import python_source
 from mlx_gateloop.errors import InputError
 
 LONG = "Return the number of the items that stand in the container."

@@ -2,12 +2,12 @@ import json
 
 from helpers.interpreter import python
 
-from mlx_gateloop.data import pydocs
+from benchmarks.embedded_models import pydocs
 
 READ = """
 import json, sys
 from dataclasses import astuple
-from mlx_gateloop.data import pydocs
+from benchmarks.embedded_models import pydocs
 before = set(sys.modules)
 entries = [astuple(entry) for entry in pydocs.library()]
 new = set(sys.modules) - before

@@ -1,4 +1,4 @@
-"""A corpus without a network: the documentation of the running Python, read from its sources."""
+"""The documentation of the running Python, read from its sources."""
 
 import ast
 import importlib
