@@ -23,16 +23,23 @@ def blocks(monkeypatch):
     monkeypatch.setattr(read, "TOKENS", 30)
 
 
+ARGV = ["--model", "model", "--out", "book.state"]
+
+
 def reads(source, *more):
-    return main(["read", str(source), "--model", "model", "--out", "book.state", *more])
-
-
-def logits_of(ids):
-    return gl.load("model")[0](mx.array([ids]))[0, -1]
+    return main(["read", source, *ARGV, *more])
 
 
 def state():
     return gl.read_state("book.state", *gl.load("model"))
+
+
+def is_state_after(*texts):
+    """Assert that the state is the one after these texts."""
+    model, tokenizer = gl.load("model")
+    ids = encode(texts, tokenizer)[:-1].tolist()
+    assert state().tokens == len(ids)
+    close(state().logits, model(mx.array([ids]))[0, -1])
 
 
 @pytest.mark.parametrize("text", [BOOK, BOOK.replace("\n", "ß"), BOOK[:70]])
@@ -40,26 +47,21 @@ def test_a_text_is_read_whole(model, work, capsys, monkeypatch, text):
     monkeypatch.setattr(read, "LINE", 200)
     (work / "book.txt").write_text(text)
     assert reads("book.txt") == 0
-    ids = encode([text], gl.load(model)[1])[:-1].tolist()
-    assert f"book.state: {len(ids):,} tokens read" in capsys.readouterr().err
-    close(state().logits, logits_of(ids))
-    assert "exists; add --resume" in fails(
-        capsys, "read", "book.txt", "--model", "model", "--out", "book.state"
-    )
+    is_state_after(text)
+    assert f"book.state: {state().tokens:,} tokens read" in capsys.readouterr().err
+    assert "exists; add --resume" in fails(capsys, "read", "book.txt", *ARGV)
 
 
 def test_a_folder_is_read_in_order_and_standard_input_at_once(model, work, monkeypatch):
-    folder = work / "books"
-    folder.mkdir()
-    (folder / "b.txt").write_text(BOOK)
-    (folder / "a.md").write_text("First.")
+    (work / "books").mkdir()
+    (work / "books" / "b.txt").write_text(BOOK)
+    (work / "books" / "a.md").write_text("First.")
     assert reads("books") == 0
-    ids = encode(["First.", BOOK], gl.load(model)[1])[:-1].tolist()
-    close(state().logits, logits_of(ids))
+    is_state_after("First.", BOOK)
     (work / "book.state").unlink()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(BOOK.encode())))
     assert reads("-") == 0
-    assert state().tokens == len(encode([BOOK], gl.load(model)[1])) - 1
+    is_state_after(BOOK)
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])
@@ -76,42 +78,32 @@ def test_an_interrupted_reading_is_resumed(model, work, capsys, monkeypatch, aft
     monkeypatch.setattr(gl.State, "read", interrupted)
     assert reads("book.txt") == 130
     assert "--resume continues" in capsys.readouterr().err
-    tokens = state().tokens
-    assert 0 < tokens < len(BOOK)
+    assert 0 < state().tokens < len(BOOK)
     assert reads("book.txt", "--resume") == 0
-    close(state().logits, logits_of(encode([BOOK], gl.load(model)[1])[:-1].tolist()))
+    is_state_after(BOOK)
     capsys.readouterr()
     (work / "book.txt").write_text("short")
-    assert "the text has 5" in fails(
-        capsys, "read", "book.txt", "--model", "model", "--out", "book.state", "--resume"
-    )
+    assert "the text has 5" in fails(capsys, "read", "book.txt", *ARGV, "--resume")
 
 
 def test_a_text_that_has_grown_is_read_on(model, work, capsys):
-    (work / "book.txt").write_text("one\ntwo\n")
-    assert reads("book.txt") == 0
-    (work / "book.txt").write_text("one\ntwo\nthree\nend")
-    assert reads("book.txt", "--resume") == 0
-    (work / "whole.txt").write_text("one\ntwo\nthree\nend")
-    resumed = state()
-    (work / "book.state").unlink()
-    assert reads("whole.txt") == 0
-    close(resumed.logits, state().logits)
-    (work / "whole.txt").write_text("one\ntwo\nthree\nending")
+    for number, text in enumerate(["one\ntwo\n", "one\ntwo\nthree\nend"]):
+        (work / "book.txt").write_text(text)
+        assert reads("book.txt", *["--resume"] * number) == 0
+        is_state_after(text)
+    (work / "book.txt").write_text("one\ntwo\nthree\nending")
     capsys.readouterr()
-    command = ["read", "whole.txt", "--model", "model", "--out", "book.state", "--resume"]
-    assert "17 bytes end in a line" in fails(capsys, *command)
+    assert "17 bytes end in a line" in fails(capsys, "read", "book.txt", *ARGV, "--resume")
 
 
 def test_what_is_no_text_ends_with_what_was_read(model, work, capsys):
     (work / "book.txt").write_bytes(BOOK.encode() + b"\xff\xfe")
-    argv = ["read", "book.txt", "--model", "model", "--out", "book.state"]
-    assert "not UTF-8 text (byte 0xFF at offset" in fails(capsys, *argv)
+    assert "not UTF-8 text (byte 0xFF at offset" in fails(capsys, "read", "book.txt", *ARGV)
     assert 0 < state().tokens <= len(BOOK.encode())
+    (work / "book.state").unlink()
     for name, message in {"none.txt": "no such file or folder", "empty.txt": "no text"}.items():
-        line = fails(capsys, "read", name, "--model", "model", "--out", "other.state")
-        assert message in line
-    assert not (work / "other.state").exists()
+        assert message in fails(capsys, "read", name, *ARGV)
+    assert not (work / "book.state").exists()
 
 
 def test_generate_goes_on_from_a_state(model, work, capsys):

@@ -1,20 +1,15 @@
 """`gateloop train` as a user runs it."""
 
-import signal
-import subprocess
-import sys
-import time
-
 import pytest
 import yaml
 from helpers.commands import TEXT, fails
 from helpers.tokenizers import sparse_tokenizer
+from helpers.training import press_ctrl_c
 
 import mlx_gateloop as gl
 from mlx_gateloop.cli import main
 from mlx_gateloop.commands.train import CONFIGS, configurations
-from mlx_gateloop.data import encode
-from mlx_gateloop.tokenizer import byte_tokenizer
+from mlx_gateloop.data import Batches, encode
 from mlx_gateloop.train import TrainConfig
 
 TRAIN = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--out", "run"]
@@ -79,20 +74,6 @@ def test_a_dry_run_says_what_training_would_cost_and_writes_nothing(work, capsys
     assert "--out: give a directory" in fails(capsys, *argv[:-1])
 
 
-def test_wikitext_from_a_folder_with_a_tokenizer_of_ones_own(work, capsys):
-    folder = work / "wiki"
-    folder.mkdir()
-    for part in ("train", "valid", "test"):
-        (folder / f"wiki.{part}.raw").write_text(" \n = Sums = \n \n" + TEXT)
-    byte_tokenizer().save_pretrained(work / "tokenizer")
-    assert main([*TRAIN, "--data", "wiki", *OWN_TOKENIZER]) == 0
-    capsys.readouterr()
-    argv = ["eval", "--model", "run", "--data", "wiki", "--split", "test", "--context", "64"]
-    assert main(argv) == 0
-    printed = capsys.readouterr().out.split()
-    assert printed[1] == f"{len(' = Sums = ' + TEXT) + 1:,}"
-
-
 @pytest.mark.parametrize("largest", [4, 70000])
 def test_a_tokenizer_that_leaves_out_ids_has_a_row_for_the_largest(largest, work, capsys):
     (work / "words.txt").write_text("a b c " * 300)
@@ -136,15 +117,8 @@ def test_bad_input_to_train(work, capsys, flag, value, message):
     assert sorted(work.rglob("*")) == before
 
 
-def test_ctrl_c_saves_and_exits_with_130(work):
-    argv = [sys.executable, "-m", "mlx_gateloop", *TRAIN, "--steps", "100000"]
-    child = subprocess.Popen(argv, cwd=work, stderr=subprocess.PIPE, text=True)
-    log = work / "run" / "log.jsonl"
-    while not (log.exists() and log.stat().st_size) and child.poll() is None:
-        time.sleep(0.1)
-    child.send_signal(signal.SIGINT)
-    _, errors = child.communicate()
-    assert child.returncode == 130
-    assert "interrupted at step" in errors
-    assert "Traceback" not in errors
+def test_ctrl_c_saves_and_exits_with_130(work, capsys, monkeypatch):
+    press_ctrl_c(monkeypatch, Batches, 2)
+    assert main(TRAIN) == 130
+    assert "interrupted at step 2" in capsys.readouterr().err
     assert (work / "run" / "checkpoints" / "last.safetensors").exists()

@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -7,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_gateloop.data import Corpus, load_corpus, load_documents, num_bytes
-from mlx_gateloop.errors import InputError
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
 
@@ -81,10 +81,9 @@ def test_bad_files(tmp_path, name, content, message):
     file = tmp_path / name
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(InputError, match=message) as caught:
-        load_corpus(str(file))
-    assert str(file) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    line = refusal(load_corpus, str(file))
+    assert str(file) in line
+    assert re.search(message, line)
 
 
 def test_a_folder_may_have_the_parts_that_mlx_lm_names(tmp_path):
@@ -96,11 +95,9 @@ def test_a_folder_may_have_the_parts_that_mlx_lm_names(tmp_path):
     assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"])
 
 
-def test_a_folder_without_text_and_impossible_fractions(tmp_path):
-    (tmp_path / "image.png").write_bytes(b"x")
-    assert "no .txt, .md, .text, .jsonl file in this folder" in refusal(load_corpus, str(tmp_path))
-    for fraction in (0, 1, -1, 2):
-        assert "validation_fraction" in refusal(load_corpus, str(tmp_path), fraction)
+@pytest.mark.parametrize("fraction", [0, 1, -1, 2])
+def test_impossible_fractions(tmp_path, fraction):
+    assert "validation_fraction" in refusal(load_corpus, str(tmp_path), fraction)
 
 
 def test_python_source_by_name():

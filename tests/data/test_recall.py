@@ -28,14 +28,6 @@ def test_the_authors_sizes_are_the_defaults_of_recall():
     np.testing.assert_allclose(new, (29 / 30) ** np.arange(100), atol=0.03)
 
 
-def test_sets_share_no_sequence():
-    task = recall(samples=300, held_out=100)
-    sets = [
-        {row.tobytes() for row in s.inputs} for s in (task.training, task.validation, task.test)
-    ]
-    assert len(set.union(*sets)) == 500
-
-
 def test_induction_asks_what_followed_the_marker():
     task = induction(length=9, tokens=4, samples=3000, held_out=10)
     inputs, targets = task.training.inputs, task.training.targets
