@@ -7,7 +7,6 @@ from mlx_gateloop.experiments.measure import (
     interval,
     listed_leads,
     mean_and_spread,
-    measure_of,
 )
 
 
@@ -40,12 +39,6 @@ def test_leads_are_between_the_same_seeds_of_finished_runs(measure):
     ]
     assert listed_leads({"fixed": RUNS["fixed"]}, measure) == []
     assert listed_leads({"data_controlled": RUNS["data_controlled"]}, measure) == []
-
-
-def test_a_text_is_compared_by_bits():
-    assert measure_of("text") is BITS
-    assert measure_of("memory-horizon") is measure_of("recall") is ACCURACY
-    assert BITS.of({"loss": 2 * np.log(2)}) == pytest.approx(2)
 
 
 def test_the_interval_is_students():

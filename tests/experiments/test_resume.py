@@ -146,12 +146,10 @@ def test_a_directory_with_something_is_left_alone(out):
         (PRESETS["recall"]["small"], True, "out: an experiment of memory-horizon; give another"),
         (MADE.changed_by({"task.length": 0}), False, "task.length: expected an integer from 1"),
     ]:
-        with pytest.raises(InputError, match=words) as caught:
-            run_experiment(experiment, out, resume)
-        assert "\n" not in str(caught.value)
+        assert words in refusal(run_experiment, experiment, out, resume)
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match="no experiment to resume"):
-        run_experiment(tiny(), out.parent / "missing", resume=True)
+    missing = out.parent / "missing"
+    assert "no experiment to resume" in refusal(run_experiment, tiny(), missing, resume=True)
     assert names(out.parent) == {"out"}
     (file := out.parent / "file").touch()
     assert "file: a file; choose a new directory" in refusal(run_experiment, tiny(), file)
