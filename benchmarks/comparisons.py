@@ -21,8 +21,8 @@ import numpy as np
 from mlx_gateloop.commands.parser import Parser
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.measure import Measure, interval, mean_and_spread, measure_of
-from mlx_gateloop.experiments.pictures import draw_records
 from mlx_gateloop.experiments.records import read_results
+from mlx_gateloop.experiments.report import draw_records
 from mlx_gateloop.experiments.results import Runs
 from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.io.tables import markdown_table

@@ -8,7 +8,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.measure import ACCURACY, differences, mean_and_spread, mean_difference
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.experiments.results import Runs, read_runs
+from mlx_gateloop.experiments.results import read_runs
 from mlx_gateloop.experiments.run import check_new, run_experiment
 from mlx_gateloop.experiments.variants import title
 from mlx_gateloop.io.files import write_text
@@ -48,9 +48,9 @@ def run_ablations(
     out: Path,
     settings: Mapping[str, object] | None = None,
     seeds: int | None = None,
-    jobs: int = 1,
     resume: bool = False,
     command: str = "",
+    jobs: int = 1,
 ) -> None:
     """Train data-controlled and fixed models with every change, as `run_experiment`."""
     shared = dict(settings or {})
@@ -79,21 +79,21 @@ def run_ablations(
 
 
 def _report(out: Path, experiment: Experiment, shared: Mapping[str, object], command: str) -> str:
-    first, second = experiment.models
     results = {name: read_runs(out / name) for name in ABLATIONS}
-    ours = _accuracies(results[OURS])
+    accuracies = {
+        name: [ACCURACY.by_seed(runs.get(model, [])) for model in experiment.models]
+        for name, runs in results.items()
+    }
     rows = []
     for name, (text, _) in ABLATIONS.items():
-        accuracies = _accuracies(results[name])
-        if any(accuracies.values()):
+        if any(accuracies[name]):
             row = [text]
-            for model, by_seed in accuracies.items():
+            for by_seed, ours in zip(accuracies[name], accuracies[OURS], strict=True):
                 row.append(mean_and_spread(list(by_seed.values())) if by_seed else "-")
-                row.append("-" if name == OURS else _difference(by_seed, ours[model]))
+                row.append("-" if name == OURS else _difference(by_seed, ours))
             parameters = (f"{runs[0]['parameters']:,}" for runs in results[name].values())
-            lead = _difference(accuracies[first], accuracies[second])
-            rows.append([*row, lead, ", ".join(parameters)])
-    one, other = title(first), title(second)
+            rows.append([*row, _difference(*accuracies[name]), ", ".join(parameters)])
+    one, other = map(title, experiment.models)
     changed = ", ".join(f"{key}={value}" for key, value in shared.items())
     header = ["change", one, f"{one}: change", other, f"{other}: change", "lead", "parameters"]
     parts = [
@@ -107,11 +107,6 @@ def _report(out: Path, experiment: Experiment, shared: Mapping[str, object], com
         markdown_table(header, rows),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _accuracies(results: Runs) -> dict[str, dict[int, float]]:
-    models = PRESETS["memory-horizon"]["small"].models
-    return {model: ACCURACY.by_seed(results.get(model, [])) for model in models}
 
 
 def _difference(first: Mapping[int, float], second: Mapping[int, float]) -> str:

@@ -18,12 +18,12 @@ from mlx_gateloop.experiments.measure import (
     mean_and_spread,
     measure_of,
 )
-from mlx_gateloop.experiments.pictures import draw_records, transitions_png
 from mlx_gateloop.experiments.resets import report_resets
 from mlx_gateloop.experiments.results import (
     Runs,
     accuracy_by_span,
     counted,
+    counts_by_span,
     left_out,
     made,
     read_curves,
@@ -31,12 +31,13 @@ from mlx_gateloop.experiments.results import (
     runs_of,
 )
 from mlx_gateloop.experiments.tuning import best, read_trials, report_trials
-from mlx_gateloop.experiments.variants import REFERENCE, title
+from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS, title
 from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.machine import facts
 from mlx_gateloop.io.models import load_weights
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.plots import figures
+from mlx_gateloop.plots.style import Line
 from mlx_gateloop.train.setup import tokens_per_step
 from mlx_gateloop.watch import trace_of
 
@@ -83,7 +84,35 @@ def _draw(out: Path, tree: Mapping[str, Any], tasks: Sequence[Task]) -> None:
         marks = np.flatnonzero(tokens == task.marker).tolist()
         trace = trace_of(load_weights(run), tokens)
         if trace.tokens:
-            figures.transitions(trace, marks, out / transitions_png(model))
+            figures.transitions(trace, marks, out / f"transitions-{model}.png")
+
+
+def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
+    """Draw accuracies and curves from the tree of results.json; return the pictures' names."""
+    runs, measure = counted(runs_of(tree)), measure_of(tree["experiment"]["name"])
+    lines = {model: line(model) for model in runs}
+    counts = {lines[model]: pairs for model, pairs in counts_by_span(runs).items()}
+    figures.accuracy_over_span(counts, measure.span, out / "accuracy-over-span.png")
+    accuracies = {lines[model]: [r["accuracy"] for r in runs[model]] for model in runs}
+    figures.accuracies(accuracies, out / "accuracies.png")
+    drawn = ["accuracy-over-span.png", "accuracies.png"]
+    curves = {lines[model]: tree["curves"][model] for model in runs if tree["curves"].get(model)}
+    if curves:
+        figures.learning(curves, measure.name, out / "training-curves.png")
+        drawn.append("training-curves.png")
+    if curves and measure is BITS:
+        seconds = {
+            lines[model]: float(np.mean([r["seconds"] / r["steps"] for r in results]))
+            for model, results in runs.items()
+        }
+        figures.compression(curves, tree["tokens_per_step"], seconds, out / "bits.png")
+        drawn.append("bits.png")
+    return drawn
+
+
+def line(model: str) -> Line:
+    """The line of a model, the same in all pictures."""
+    return Line(title(model), (*VARIANTS, model).index(model))
 
 
 def report_text(tree: Mapping[str, Any], folder: Path) -> str:
@@ -92,7 +121,10 @@ def report_text(tree: Mapping[str, Any], folder: Path) -> str:
     every, measure = runs_of(tree), measure_of(experiment.name)
     runs = counted(every)
     marks = [[name, f"{value:.3f}"] for name, value in tree["oracles"].items()]
+    names, accuracies = accuracy_by_span(runs)
+    by_span = [[title(model), *values] for model, values in accuracies.items()]
     facts = [*tree["environment"].items(), *made(every), *_configuration(experiment)]
+    pictures = [f"![{file.stem}]({file.name})" for file in sorted(folder.glob("*.png"))]
     parts = [
         f"# {experiment.name}, preset {experiment.preset}",
         markdown_table(["", ""], facts),
@@ -103,9 +135,9 @@ def report_text(tree: Mapping[str, Any], folder: Path) -> str:
         markdown_table(["strategy", "accuracy"], marks),
         *report_trials(experiment, tree["trials"]),
         f"## Accuracy over the {measure.span}",
-        _by_span(runs),
+        markdown_table(["model", *names], by_span),
         *report_resets(runs),
-        *_pictures(folder),
+        *(["## Figures", *pictures] if pictures else []),
     ]
     return "\n\n".join(parts)
 
@@ -117,13 +149,8 @@ def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
         else "the same inner width; parameters differ"
     )
     parts = {"task": experiment.task, "training": experiment.train}
-    return [
-        *(
-            (name, ", ".join(f"{k} {v}" for k, v in part.items()) or "the defaults")
-            for name, part in parts.items()
-        ),
-        ("models", width),
-    ]
+    rows = [(name, ", ".join(f"{k} {v}" for k, v in p.items())) for name, p in parts.items()]
+    return [*((name, text or "the defaults") for name, text in rows), ("models", width)]
 
 
 def _test_results(experiment: Experiment, runs: Runs, tree: Mapping[str, Any]) -> list[str]:
@@ -169,14 +196,3 @@ def _steps(results: list[dict[str, Any]]) -> str:
     is_whole = all(result["finished"] and not result["diverged"] for result in results)
     part = "" if is_whole else f" **of {results[0]['total_steps']:,}**"
     return "-".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1]))) + part
-
-
-def _by_span(runs: Runs) -> str:
-    names, accuracies = accuracy_by_span(runs)
-    rows = [[title(model), *values] for model, values in accuracies.items()]
-    return markdown_table(["model", *names], rows)
-
-
-def _pictures(folder: Path) -> list[str]:
-    names = sorted(picture.stem for picture in folder.glob("*.png"))
-    return ["## Figures", *(f"![{name}]({name}.png)" for name in names)] if names else []

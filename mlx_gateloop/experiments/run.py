@@ -124,30 +124,31 @@ def _train(runs: Sequence[Run], task: Task, logs: Path, jobs: int) -> bool:
 def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
     """Return the experiment with the seeds and models of its directory, which is free or equal."""
     file = out / "experiment.json"
-    if resume:
-        if not file.exists():
-            raise InputError(f"{out}: no experiment to resume; start without --resume")
-        saved = Experiment.load(file)
-        if saved.name != experiment.name:
-            raise InputError(f"{out}: an experiment of {saved.name}; give another folder")
-        common = {*saved.models} & {*experiment.models}
-        before, now = _compared(saved, common), _compared(experiment, common)
-        for key in now | before:
-            if before.get(key) != now.get(key):
-                raise InputError(
-                    f"{out}: the experiment to resume differs in {key}: it had "
-                    f"{shown(before.get(key))}, now it is {shown(now.get(key))}; give all options "
-                    "of its command again"
-                )
-        if saved.data != experiment.data:
-            raise InputError(f"{out}: the experiment to resume differs in its data; restore them")
-        models = tuple(dict.fromkeys((*saved.models, *experiment.models)))
-        settings = {**saved.settings, **experiment.settings}
-        seeds = max(saved.seeds, experiment.seeds)
-        experiment = replace(experiment, models=models, seeds=seeds, settings=settings)
-    else:
+    if not resume:
         check_new(out)
-    return experiment
+        return experiment
+    if not file.exists():
+        raise InputError(f"{out}: no experiment to resume; start without --resume")
+    saved = Experiment.load(file)
+    if saved.name != experiment.name:
+        raise InputError(f"{out}: an experiment of {saved.name}; give another folder")
+    common = {*saved.models} & {*experiment.models}
+    before, now = _compared(saved, common), _compared(experiment, common)
+    for key in now | before:
+        if before.get(key) != now.get(key):
+            raise InputError(
+                f"{out}: the experiment to resume differs in {key}: it had "
+                f"{shown(before.get(key))}, now it is {shown(now.get(key))}; give all options of "
+                "its command again"
+            )
+    if saved.data != experiment.data:
+        raise InputError(f"{out}: the experiment to resume differs in its data; restore them")
+    return replace(
+        experiment,
+        models=tuple(dict.fromkeys((*saved.models, *experiment.models))),
+        seeds=max(saved.seeds, experiment.seeds),
+        settings={**saved.settings, **experiment.settings},
+    )
 
 
 def check_new(out: Path) -> None:

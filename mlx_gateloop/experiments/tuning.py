@@ -72,7 +72,10 @@ def _points(count: int) -> Any:
 
 def _ranges(experiment: Experiment) -> dict[str, tuple[float, float]]:
     """The ranges of learning rate, ratio of the rates, and longest half-life."""
-    rate = _preset_rate(experiment)
+    rate = experiment.train.get("optimizer.learning_rate")
+    if not isinstance(rate, int | float):
+        expected = "expected a number to tune around"
+        raise InputError(f"optimizer.learning_rate: {expected}, got {shown(rate)}")
     default = signature(TASKS[experiment.name]).parameters["length"].default
     length: Any = experiment.task.get("length", default)
     return {
@@ -186,15 +189,6 @@ def _at_an_end(experiment: Experiment, settings: Mapping[str, Any]) -> list[str]
 def _listed(settings: Mapping[str, object]) -> str:
     items = (f"{key.split('.')[-1]} {value}" for key, value in settings.items())
     return ", ".join(items) or "the preset's"
-
-
-def _preset_rate(experiment: Experiment) -> float:
-    rate = experiment.train.get("optimizer.learning_rate")
-    if not isinstance(rate, int | float):
-        raise InputError(
-            f"optimizer.learning_rate: expected a number to tune around, got {shown(rate)}"
-        )
-    return rate
 
 
 def _short(value: float) -> float:
