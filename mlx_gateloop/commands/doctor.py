@@ -19,9 +19,6 @@ from mlx_gateloop.io.machine import blas_in_use
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.cpu import MLX_VERSION, NOT_INSTALLED, why_missing
 
-GET_COMPILER = "sudo apt install g++"
-GPUS = ("metal", "cuda")
-
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=lambda arguments: print(report()))
@@ -37,9 +34,9 @@ def report() -> str:
         ("mlx", f"{MLX_VERSION}, on {mx.default_device()}"),
         ("mlx-lm", extras.installed("mlx-lm") or "not installed"),
         ("gateloop", extras.installed("mlx-gateloop") or "not installed"),
-        *((f"[{name}]", _extra(absent)) for name, absent in extras.missing().items()),
+        *((f"[{extra}]", _extra(absent)) for extra, absent in extras.missing().items()),
         ("cpu", f"absent: {reason}" if reason else f"present, built with {built.COMPILER}"),
-        *((name, _presence(BACKENDS[name].why_missing())) for name in GPUS),
+        *((gpu, _presence(BACKENDS[gpu].why_missing())) for gpu in ("metal", "cuda")),
         ("BLAS", blas_in_use()),
     ]
     lines = [f"{name:12}{text}" for name, text in rows]
@@ -67,7 +64,7 @@ def _fixes() -> list[str]:
         return [f'{pip} "mlx[cpu]=={built.MLX_VERSION}"']
     if why_missing():
         compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-        return [again] if compiler else [f"{GET_COMPILER}    (or your system's)", again]
+        return [again] if compiler else ["sudo apt install g++    (or your system's)", again]
     if _blas.reason in (_blas.NOT_BUILT, _blas.DAMAGED):
         return [again]
     if _blas.reason == _blas.OTHER_NUMPY:

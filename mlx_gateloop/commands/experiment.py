@@ -119,23 +119,17 @@ def _compare(arguments: argparse.Namespace) -> None:
         trials=arguments.tune,
         tuned=None if other is None else chosen_in(other, arguments.name),
     )
-    run_experiment(experiment, arguments.out, arguments.resume, _command(arguments), arguments.jobs)
+    run_experiment(experiment, arguments.out, *_how(arguments))
     print((arguments.out / "results.md").read_text(encoding="utf-8"))
 
 
 def _ablations(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.experiments.ablations import run_ablations
 
-    run_ablations(
-        arguments.out,
-        settings(arguments.set, "task.length=128"),
-        arguments.seeds,
-        arguments.jobs,
-        arguments.resume,
-        _command(arguments),
-    )
+    changes = settings(arguments.set, "task.length=128")
+    run_ablations(arguments.out, changes, arguments.seeds, *_how(arguments))
     print((arguments.out / "ablations.md").read_text(encoding="utf-8"))
 
 
-def _command(arguments: argparse.Namespace) -> str:
-    return shlex.join(["gateloop", *arguments.argv])
+def _how(arguments: argparse.Namespace) -> tuple[bool, str, int]:
+    return arguments.resume, shlex.join(["gateloop", *arguments.argv]), arguments.jobs

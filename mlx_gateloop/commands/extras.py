@@ -6,7 +6,6 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from mlx_gateloop.errors import InputError
 
 _REQUIREMENT = re.compile(r"""([\w.-]+).*extra == ["'](\w+)["']""")
-_MERGED = "all"  # names the other extras, brings nothing of its own
 
 
 def missing() -> dict[str, list[str]]:
@@ -41,7 +40,7 @@ def _declared() -> dict[str, list[str]]:
     extras: dict[str, list[str]] = {}
     for requirement in requirements:
         match = _REQUIREMENT.match(requirement)
-        if match and match[2] != _MERGED:
+        if match and match[2] != "all":  # it names the other extras
             extras.setdefault(match[2], []).append(match[1])
     return extras
 

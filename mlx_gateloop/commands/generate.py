@@ -64,15 +64,17 @@ def _generate(arguments: argparse.Namespace) -> None:
         check_draft(model, tokenizer, draft, its_tokenizer)
     state = None if arguments.state is None else read_state(arguments.state, model, tokenizer)
     how = {"draft": draft, "lookup": arguments.lookup, "state": state}
-    how["samples"] = arguments.samples
     print_generated(arguments, model, tokenizer, **how)
 
 
 def check_texts(arguments: argparse.Namespace) -> None:
     """Check what `add_generation` added, and read a prompt from standard input."""
     _sampling(arguments)
-    prompt = _read_prompt() if arguments.prompt == "-" else arguments.prompt
-    arguments.prompt = _utf_8("--prompt", prompt)
+    if arguments.prompt == "-":
+        if sys.stdin is None:
+            raise InputError("--prompt -: standard input is closed; give the text as --prompt")
+        arguments.prompt = sys.stdin.buffer.read()
+    arguments.prompt = _utf_8("--prompt", arguments.prompt)
     if arguments.system is not None:
         arguments.system = _utf_8("--system", arguments.system)
     arguments.stop = [_utf_8("--stop", text) for text in arguments.stop]
@@ -98,17 +100,12 @@ def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any, *
         reason = "leave out --raw" if arguments.raw else "this model has no chat template"
         raise InputError(f"--system: {reason}")
     speed = Speed()
-    common: dict[str, Any] = {
-        "max_tokens": arguments.max_tokens,
-        "stop": arguments.stop,
-        "speed": speed,
-    }
-    sampling = _sampling(arguments)
-    if (count := how.pop("samples", None)) is not None:
-        texts = _samples(model, tokenizer, prompt, sampling, count, **common)
-        pieces = iter(["\n---\n".join(texts)])
+    if vars(arguments).get("samples") is None:  # `watch` has no such option
+        how |= {"max_tokens": arguments.max_tokens, "stop": arguments.stop, "speed": speed}
+        pieces = stream(model, tokenizer, prompt, _sampling(arguments), **how)
     else:
-        pieces = stream(model, tokenizer, prompt, sampling, **common, **how)
+        texts = _samples(arguments, model, tokenizer, prompt, speed)
+        pieces = iter(["\n---\n".join(texts)])
     is_empty = True
     for piece in pieces:
         print(piece, end="", flush=True)
@@ -125,14 +122,7 @@ def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any, *
 
 
 def _samples(
-    model: Any,
-    tokenizer: Any,
-    prompt: str | list[dict[str, str]],
-    sampling: "Sampling",
-    count: int,
-    max_tokens: int,
-    stop: list[str],
-    speed: "Speed",
+    arguments: argparse.Namespace, model: Any, tokenizer: Any, prompt: Any, speed: "Speed"
 ) -> list[str]:
     """Draw several continuations of one prompt in a batch."""
     from mlx_lm import batch_generate
@@ -140,14 +130,15 @@ def _samples(
     from mlx_gateloop.generate import check_max_tokens, prompt_ids, sampler, until
     from mlx_gateloop.tokenizer import TextStream
 
+    count, limit = arguments.samples, arguments.max_tokens
     if not 1 <= count <= MAX_SAMPLES:
         raise InputError(f"--samples: expected 1 to {MAX_SAMPLES:,}, got {count:,}")
-    check_max_tokens(max_tokens)
-    draw, processors = sampler(sampling)
+    check_max_tokens(limit)
+    draw, processors = sampler(_sampling(arguments))
     ids = prompt_ids(model, tokenizer, prompt)
     how = {"sampler": draw, "logits_processors": processors, "completion_batch_size": count}
     response = batch_generate(
-        model, tokenizer, [ids] * count, max_tokens=max_tokens, return_token_ids=True, **how
+        model, tokenizer, [ids] * count, max_tokens=limit, return_token_ids=True, **how
     )
     stats, texts = response.stats, []
     speed.prompt_tokens, speed.prompt_tokens_per_second = stats.prompt_tokens, stats.prompt_tps
@@ -155,14 +146,8 @@ def _samples(
     for tokens in response.token_ids:
         written = TextStream(tokenizer, ids)
         pieces = [*map(written.add, tokens), written.end()]
-        texts.append("".join(until(iter(pieces), stop)))
+        texts.append("".join(until(iter(pieces), arguments.stop)))
     return texts
-
-
-def _read_prompt() -> bytes:
-    if sys.stdin is None:
-        raise InputError("--prompt -: standard input is closed; give the text as --prompt")
-    return sys.stdin.buffer.read()
 
 
 def _utf_8(option: str, text: str | bytes) -> str:

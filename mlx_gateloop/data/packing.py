@@ -9,6 +9,7 @@ import numpy as np
 
 from mlx_gateloop.data.chats import answer_positions, chat_ids
 from mlx_gateloop.data.documents import Document
+from mlx_gateloop.data.task import shuffled
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import largest_id, plain_ids, start_ids
 
@@ -163,7 +164,6 @@ class DocumentBatches:
         self.length, self._seed = length, seed
         self.batch_size = min(batch_size, len(self._pieces))
         self.per_epoch = len(self._pieces) // self.batch_size
-        self._epoch, self._order = -1, np.empty(0, np.int64)
 
     @property
     def targets(self) -> float:
@@ -172,10 +172,8 @@ class DocumentBatches:
 
     def batch(self, epoch: int, index: int) -> tuple[np.ndarray, ...]:
         """Return inputs and targets, int32 `[batch_size, length]`."""
-        if epoch != self._epoch:
-            generator = np.random.default_rng((self._seed, epoch))
-            self._epoch, self._order = epoch, generator.permutation(len(self._pieces))
-        return self._rows(self._order[index * self.batch_size : (index + 1) * self.batch_size])
+        order = shuffled(len(self._pieces), self._seed, epoch)
+        return self._rows(order[index * self.batch_size : (index + 1) * self.batch_size])
 
     def in_order(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield all pieces once; the last batch may be smaller."""

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -53,13 +54,18 @@ class Task:
         return _sha256(self.training, self.validation, self.test)
 
 
+@lru_cache(maxsize=1)
+def shuffled(count: int, seed: int, epoch: int) -> np.ndarray:
+    """Return the numbers below `count` in a random order, a function of (seed, epoch)."""
+    return np.random.default_rng((seed, epoch)).permutation(count)
+
+
 class SampleBatches:
     """Shuffled batches of samples, each once an epoch; a function of (seed, epoch, index)."""
 
     def __init__(self, samples: Samples, batch_size: int, seed: int) -> None:
         self.samples, self.batch_size, self.seed = samples, batch_size, seed
         self.per_epoch = -(-len(samples) // batch_size)
-        self._epoch, self._order = -1, np.empty(0, np.int64)
 
     @property
     def targets(self) -> float:
@@ -68,10 +74,8 @@ class SampleBatches:
 
     def batch(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets, int32 `[batch_size, L]`, the last batch of an epoch maybe smaller."""
-        if epoch != self._epoch:
-            generator = np.random.default_rng((self.seed, epoch))
-            self._epoch, self._order = epoch, generator.permutation(len(self.samples))
-        rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
+        order = shuffled(len(self.samples), self.seed, epoch)
+        rows = order[index * self.batch_size : (index + 1) * self.batch_size]
         return self.samples.inputs[rows], self.samples.targets[rows]
 
 
