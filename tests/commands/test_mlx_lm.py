@@ -7,7 +7,6 @@ from inspect import signature
 
 import pytest
 from helpers.commands import fails
-from helpers.interpreter import python
 from helpers.recurrent import save_recurrent_model
 from mlx_lm import utils
 
@@ -58,25 +57,6 @@ def test_a_rank_of_mlx_launch_runs_the_command(with_code):
     words = [sys.executable, "-c", launch, "-n", "1", "--", sys.executable, *command]
     done = subprocess.run([*words, str(with_code)], capture_output=True, text=True, timeout=300)
     assert "Generation: " in done.stdout, done.stderr
-
-
-LIMIT = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 256))\n"
-IMPORT = "try: import mlx_lm.utils\nexcept ValueError as error: print(error)"
-RUN = """import sys; sys.stderr = sys.stdout
-from mlx_gateloop import cli
-read = "--model demo --prompt a --out x"
-for words in ("app", "generate --model demo --prompt a", "mlx-lm generate", f"watch {read}"):
-    print(cli.main(words.split()))
-"""
-
-
-def test_a_low_limit_of_open_files_is_one_line(work):
-    """If mlx-lm's own import works, it leaves the limit alone: remove its line in `cli`."""
-    *lines, last = python(LIMIT + RUN + IMPORT).splitlines()
-    assert "not allowed to raise maximum limit" in last
-    assert lines[1::2] == ["2"] * 4
-    for line in lines[::2]:
-        assert line.startswith("error: open files: mlx-lm needs 4096; run: ulimit")
 
 
 @pytest.mark.parametrize(("target", "draft"), [("model", "mamba"), ("mamba", "model")])

@@ -2,25 +2,18 @@
 
 import pytest
 from helpers.commands import fails
-from helpers.models import save_tiny_model
 
 from mlx_gateloop.cli import main
 
-
-@pytest.fixture
-def work(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    save_tiny_model(tmp_path / "model")
-    (tmp_path / "style.txt").write_text("so calm, so slow.\n" * 40)
-    (tmp_path / "short.txt").write_text("a")
+pytestmark = pytest.mark.usefixtures("model")
 
 
-def tunes(*more, data="style.txt", out="calm.state"):
+def tunes(*more, data="text.txt", out="calm.state"):
     options = ["--length", "16", "--steps", "6", *more]
     return ["tune", "--model", "model", "--data", data, "--out", out, *options]
 
 
-def test_a_state_is_tuned_shown_mixed_and_speaks(work, capsys):
+def test_a_state_is_tuned_shown_mixed_and_speaks(capsys):
     assert main(tunes("--state-only")) == 0
     assert "saved calm.state: validation loss" in capsys.readouterr().out
     assert main(["state", "mix", "calm.state", "calm.state", "--out", "both.state"]) == 0
@@ -34,7 +27,7 @@ def test_a_state_is_tuned_shown_mixed_and_speaks(work, capsys):
     assert texts[0] == texts[1], "the mean of a state and itself"
 
 
-def test_adapters_are_learned(work, capsys):
+def test_adapters_are_learned(capsys):
     tune = tunes("--lora", "2", "--batch-size", "2", out="adapters")
     assert main(tune) == 0
     assert "saved adapters after 6 steps" in capsys.readouterr().out
@@ -45,9 +38,10 @@ def test_adapters_are_learned(work, capsys):
     ("options", "data", "message"),
     [
         (["--state-only"], "short.txt", "fewer than two tokens"),
-        (["--state-only", "--answers"], "style.txt", "a text has none"),
-        (["--state-only", "--resume"], "style.txt", "leave them out"),
+        (["--state-only", "--answers"], "text.txt", "a text has none"),
+        (["--state-only", "--resume"], "text.txt", "leave them out"),
     ],
 )
-def test_bad_input_is_one_line(work, capsys, options, data, message):
+def test_bad_input_is_one_line(capsys, work, options, data, message):
+    (work / "short.txt").write_text("a")
     assert message in fails(capsys, *tunes(*options, data=data))

@@ -49,13 +49,9 @@ def test_softmax_without_positions_has_no_transitions():
 
 
 def test_channels_that_reset_are_counted():
-    def result(seed, resetting):
-        means = {"at_marker": [[0.6, 0.05], [0.5, 0.5]], "elsewhere": [[0.7, 0.95], [0.5, 0.4]]}
-        return {"seed": seed, "magnitudes": means | {"resetting": resetting}}
-
-    controlled = [result(0, [1, 0]), result(1, [0, 0]), result(2, [0, 2])]
-    runs = {"data_controlled": controlled, "fixed": [result(2, [0, 0])]}
-    runs["real_gates"] = [{"seed": 1, "magnitudes": None}]
+    counts = {"data_controlled": [[1, 0], [0, 0], [0, 2]], "fixed": [[0, 0]]}
+    runs = {m: [{"magnitudes": {"resetting": n}} for n in c] for m, c in counts.items()}
+    runs["real_gates"] = [{"magnitudes": None}]
     *_, table = resets.report_resets(runs)
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
     assert rows == [["data-controlled", "2 of 3", "1, 0; 0, 0; 0, 2"], ["fixed", "0 of 1", "0, 0"]]

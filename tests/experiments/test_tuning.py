@@ -15,6 +15,7 @@ from mlx_gateloop.experiments.tuning import (
     PUBLISHED,
     RATES,
     best,
+    chosen_in,
     read_trials,
     report_trials,
     settings,
@@ -190,3 +191,45 @@ def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
         (*_, table) = report_trials(chosen, {})
         assert (rate.split(".")[1] in table) == learned, model
         assert table.splitlines()[-1].split("|")[1].strip() == title(model)
+
+
+def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
+    given = {model: {"optimizer.learning_rate": 0.01} for model in ("fixed", "lru")}
+
+    def longer(*models, **changes):
+        return RUNNING_SUM.changed_by(SHORT, seeds=1, draws=1, models=models, tuned=given | changes)
+
+    run_experiment(longer("fixed"), tmp_path)
+    run_experiment(longer("lru"), tmp_path, resume=True)
+    assert chosen_in(tmp_path, "memory-horizon") == given
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"fixed-0", "lru-0"}
+    other = {"optimizer.learning_rate": 0.02}
+    line = refusal(run_experiment, longer("fixed", fixed=other), tmp_path, resume=True)
+    assert "to resume differs in settings.fixed" in line
+    for models in (["fixed"], ["s5"]):
+        untuned = RUNNING_SUM.changed_by(SHORT, seeds=1, draws=1, models=models)
+        line = refusal(run_experiment, untuned, tmp_path, resume=True)
+        assert "the experiment to resume differs in --settings-of" in line
+
+
+def test_only_settings_that_whole_trials_chose_are_taken(made, tmp_path):
+    tree = raw_results(made)
+    lru = tree["trials"]["lru"]
+
+    def chosen(**changes):
+        (tmp_path / "results.json").write_text(json.dumps(tree | changes))
+        return chosen_in(tmp_path, "memory-horizon")
+
+    assert chosen().keys() == {*MODELS}
+    failed = (
+        [trial | change for trial in lru] for change in ({"finished": False}, {"diverged": True})
+    )
+    for records in (lru[:-1], *failed):
+        assert chosen(trials=tree["trials"] | {"lru": records}).keys() == {*MODELS} - {"lru"}
+    for values in ({"model.transition": "lru"}, {"model.num_heads": -1}):
+        given = {"trials": 0, "settings": {"fixed": values}}
+        line = refusal(chosen, experiment=tree["experiment"] | given)
+        assert "not an experiment; choose another directory" in line
+    line = refusal(chosen, experiment=tree["experiment"] | {"trials": 0})
+    assert "an experiment without trials; give one made with --tune" in line
+    assert "of memory-horizon; give one of recall" in refusal(chosen_in, made, "recall")
