@@ -2,13 +2,9 @@
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from mlx_gateloop.commands.parser import add_model, positive
 from mlx_gateloop.errors import InputError
-
-if TYPE_CHECKING:  # slow to import
-    from mlx_gateloop.data import Document
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -33,7 +29,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
-    from mlx_gateloop.data import num_bytes, pack
+    from mlx_gateloop.data import load_corpus, load_documents, num_bytes, pack
     from mlx_gateloop.distributed.world import ALONE
     from mlx_gateloop.family.layers import LanguageModel
     from mlx_gateloop.io.models import local
@@ -52,7 +48,13 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         raise InputError(f"--stride: expected 1 to the context's {context} tokens, got {stride}")
     if arguments.carry and getattr(model.args, "mixer", None) == "softmax":
         raise InputError("--carry: a softmax model has no fixed-size state; use --stride")
-    documents = _documents(arguments, config.data.validation_fraction)
+    if arguments.split == "all":
+        documents = load_documents(arguments.data)
+    else:
+        corpus = load_corpus(arguments.data, config.data.validation_fraction)
+        documents = getattr(corpus, arguments.split)
+    if not documents:
+        raise InputError(f"{arguments.data}: has no {arguments.split} part")
     answers = config.data.loss_on == "answers"
     stream, size = pack(documents, tokenizer, answers), num_bytes(documents, answers)
     resets = config.data.reset_at_documents and isinstance(model, Model | LanguageModel)
@@ -77,18 +79,6 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     if stream.asked is not None:
         lines["scored"] = "only answers"
     print(name_value_lines(lines))
-
-
-def _documents(arguments: argparse.Namespace, validation_fraction: float) -> "list[Document]":
-    from mlx_gateloop.data import load_corpus, load_documents
-
-    if arguments.split == "all":
-        return load_documents(arguments.data)
-    corpus = load_corpus(arguments.data, validation_fraction)
-    documents: list[Document] = getattr(corpus, arguments.split)
-    if not documents:
-        raise InputError(f"{arguments.data}: has no {arguments.split} part")
-    return documents
 
 
 def _protocol(context: int, stride: int | None, carry: bool) -> str:

@@ -3,50 +3,42 @@
 import argparse
 import shlex
 from pathlib import Path
-from typing import NamedTuple
 
 from mlx_gateloop.commands.parser import Formatter, add_settings, positive, settings
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.variants import VARIANTS
 
-
-class Name(NamedTuple):
-    """A row of the table of experiments."""
-
-    summary: str  # its purpose
-    example: str  # options to type after `gateloop experiment NAME`
-    presets: str = ""  # with how long they take
-
-
+# Each one's purpose, the options of an example, and the presets with how long they take.
 NAMES = {
-    "memory-horizon": Name(
+    "memory-horizon": (
         "the paper's Memory Horizon task",
         "--preset running_sum --out runs/sum",
         "small (the paper's function, half an hour), running_sum (minutes) or paper (the "
         "paper's, hours)",
     ),
-    "recall": Name(
+    "recall": (
         "associative recall, asked at every position",
         "--out runs/recall",
         "small (minutes) or author (the sizes of the paper's author, hours)",
     ),
-    "induction": Name("the induction head task", "--out runs/induction", "small (minutes)"),
-    "text": Name("the next byte of a text", "--text my.txt --out runs/text", "small (minutes)"),
-    "ablations": Name(
+    "induction": ("the induction head task", "--out runs/induction", "small (minutes)"),
+    "text": ("the next byte of a text", "--text my.txt --out runs/text", "small (minutes)"),
+    "ablations": (
         "choices that the paper leaves open: Memory Horizon with one change at a time",
         "--out runs/ablations",
+        "",
     ),
 }
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     names = command.add_subparsers(required=True, metavar="NAME")
-    for name, entry in NAMES.items():
+    for name, (summary, example, presets) in NAMES.items():
         experiment = names.add_parser(
             name,
-            help=entry.summary,
-            description=f"Compare models on {entry.summary}.",
-            epilog=f"example: gateloop experiment {name} {entry.example}",
+            help=summary,
+            description=f"Compare models on {summary}.",
+            epilog=f"example: gateloop experiment {name} {example}",
             allow_abbrev=False,
             formatter_class=Formatter,
         )
@@ -54,7 +46,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         if name == "ablations":
             experiment.set_defaults(run=_ablations)
         else:
-            _add_comparison(experiment, name, entry.presets)
+            _add_comparison(experiment, name, presets)
 
 
 def _add_comparison(command: argparse.ArgumentParser, name: str, presets: str) -> None:

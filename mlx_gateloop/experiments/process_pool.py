@@ -60,7 +60,7 @@ def _start(call: tuple[Callable[[], object], int, int], log: Path) -> Popen[byte
             command, stdin=PIPE, stdout=file, stderr=STDOUT, env=variables, start_new_session=True
         )
     assert process.stdin
-    process.stdin.write(pickle.dumps(call))
+    pickle.dump(call, process.stdin)
     process.stdin.flush()
     return process
 

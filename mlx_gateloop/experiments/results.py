@@ -40,18 +40,14 @@ def _by_model(results: Sequence[dict[str, Any]]) -> Runs:
 
 def counts_by_span(runs: Runs) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
     """The numbers of asked and of right answers of each run, by span; all of one length."""
-    counts = {
-        model: [(result["asked_by_span"], result["right_by_span"]) for result in results]
-        for model, results in runs.items()
-    }
-    longest = max(len(asked) for pairs in counts.values() for asked, _ in pairs)
+    longest = max(len(r["asked_by_span"]) for results in runs.values() for r in results)
 
     def padded(count: list[int]) -> np.ndarray:
         return np.pad(count, (0, longest - len(count)))
 
     return {
-        model: [(padded(asked), padded(right)) for asked, right in pairs]
-        for model, pairs in counts.items()
+        model: [(padded(r["asked_by_span"]), padded(r["right_by_span"])) for r in results]
+        for model, results in runs.items()
     }
 
 

@@ -42,6 +42,7 @@ class Run:
     # values over the experiment's training
     settings: Mapping[Any, object] = field(default_factory=dict)
     kind: ClassVar[type[Record]] = RunRecord
+    file: ClassVar[str] = "test.json"
 
     @property
     def name(self) -> str:
@@ -69,7 +70,7 @@ class Run:
 
     @property
     def record(self) -> Path:
-        return self.directory / "test.json"
+        return self.directory / self.file
 
     def task(self) -> Task:
         return self.experiment.make_task(self.draw)
@@ -132,6 +133,7 @@ class Trial(Run):
     """A run that tries settings: it never sees the test samples."""
 
     kind = TrialRecord
+    file = "trial.json"
 
     def read(self) -> dict[str, Any] | None:
         record = super().read()
@@ -140,10 +142,6 @@ class Trial(Run):
     def find(self, tree: Mapping[str, Any]) -> dict[str, Any] | None:
         records = tree["trials"].get(self.model, [])
         return next((r for r in records if r["settings"] == dict(self.settings)), None)
-
-    @property
-    def record(self) -> Path:
-        return self.directory / "trial.json"
 
     def task(self) -> Task:
         task = super().task()

@@ -111,8 +111,8 @@ def chosen_in(out: Path, name: str) -> dict[str, Chosen]:
 
 def read_trials(experiment: Experiment, out: Path, model: str) -> list[dict[str, Any]]:
     """Read the records of a model's trials, by number, as far as there are any."""
-    mine = [trial for trial in trials(experiment, out) if trial.model == model]
-    return [record for trial in mine if (record := trial.read()) is not None]
+    records = (trial.read() for trial in trials(experiment, out) if trial.model == model)
+    return [record for record in records if record is not None]
 
 
 def _best(records: Iterable[dict[str, Any]]) -> Chosen:
