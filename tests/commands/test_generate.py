@@ -1,30 +1,32 @@
 """`gateloop generate`: prompts, answers and their ends."""
 
 import io
-import json
 import sys
 
 import pytest
 from helpers.commands import fails
+from helpers.models import save_tiny_model
 
 import mlx_gateloop as gl
 from mlx_gateloop.cli import main
 
 
-@pytest.mark.parametrize(("data", "prompt_tokens"), [("chat.jsonl", 21), ("text.txt", 2)])
-def test_generate_answers_where_the_text_had_conversations(work, capsys, data, prompt_tokens):
-    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
-    (work / "chat.jsonl").write_text(f"{json.dumps({'messages': turns})}\n" * 50)
-    assert main(["train", "--config", "tiny.yaml", "--data", data, "--out", "run"]) == 0
-    assert (work / "run" / "chat_template.jinja").exists() == (data == "chat.jsonl")
-    argv = ["generate", "--model", "run", "--prompt", "Hi", "--max-tokens", "1"]
-    for extra, expected in (([], prompt_tokens), (["--raw"], 2)):
-        assert main([*argv, *extra]) == 0
-        assert f"prompt: {expected} tokens" in capsys.readouterr().err
-    if data == "chat.jsonl":
-        assert main([*argv, "--system", "Be brief."]) == 0
-        assert f"prompt: {prompt_tokens + 19} tokens" in capsys.readouterr().err
-        assert "--system: leave out --raw" in fails(capsys, *argv, "--raw", "--system", "x")
+@pytest.mark.parametrize(
+    ("chat", "options", "prompt_tokens"),
+    [
+        (False, [], 2),
+        (True, [], 21),
+        (True, ["--raw"], 2),
+        (True, ["--system", "Be brief."], 40),
+    ],
+)
+def test_a_model_with_a_template_answers(work, capsys, chat, options, prompt_tokens):
+    save_tiny_model(work / "model", chat=chat)
+    argv = ["generate", "--model", "model", "--prompt", "Hi", "--max-tokens", "1", *options]
+    assert main(argv) == 0
+    assert f"prompt: {prompt_tokens} tokens" in capsys.readouterr().err
+    if options == ["--raw"]:
+        assert "--system: leave out --raw" in fails(capsys, *argv, "--system", "x")
 
 
 def test_an_answer_that_ends_at_once_says_so(model, capsys):

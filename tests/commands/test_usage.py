@@ -29,7 +29,6 @@ BAD = [
     (f"{EVAL} text.txt --split test", "no test part"),
     (f"{EVAL} pipe", "pipe: not a regular file"),
     (f"{EVAL} pipes", "no .txt, .md, .text, .jsonl file"),
-    (f"{EVAL} model", "model: no .txt"),
     (f"{EVAL} a\0b", "no such file or folder"),
     (f"{GENERATE} --system kind", "--system"),
     (f"{GENERATE} --max-tokens {'9' * 30}", "max_tokens: expected 1 to 1,0"),
@@ -46,7 +45,6 @@ BAD = [
     ("experiment text --out x --text x --set task.file=y", "--set task.file: use --text"),
     ("experiment memory-horizon --out x --set steps=5", "warmup_steps (100) must be below"),
     ("experiment recall --out x --set steps=", "--set steps=: expected KEY=VALUE, such as"),
-    ("experiment induction --out x --resume", "no experiment to resume"),
 ]
 
 

@@ -96,7 +96,6 @@ def test_a_saved_experiment_is_read_again(tmp_path):
     ("change", "words"),
     [
         ({"name": "chess"}, "not an experiment"),
-        ({"settings": {"fixed": 3}}, "not an experiment"),
         ({"task": {"length": "x"}}, r"task\.length: expected an integer"),
         ({"other": 5}, "not an experiment"),
     ],

@@ -84,20 +84,6 @@ def test_a_rate_that_is_no_number(tmp_path):
     assert refusal(run_experiment, broken, tmp_path / "out") == words
 
 
-def test_every_model_takes_every_setting():
-    task = RUNNING_SUM.make_task()
-    for model in VARIANTS:
-        for number in range(4):
-            chosen = settings(RUNNING_SUM, model, number)
-            args = RUNNING_SUM.config(task, model, 0, chosen).model_args(6)
-            expected = VARIANTS[model] | {
-                key.removeprefix("model."): value
-                for key, value in chosen.items()
-                if key.startswith("model.")
-            }
-            assert {key: getattr(args, key) for key in expected} == expected
-
-
 def test_the_best_trial_decides_and_budgets_are_equal(made):
     experiment = tuned(models=MODELS)
     for model in MODELS:
