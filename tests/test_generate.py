@@ -15,7 +15,7 @@ from scipy.special import chdtri
 
 import mlx_gateloop as gl
 from mlx_gateloop import generate
-from mlx_gateloop.data import encode
+from mlx_gateloop.data import pack
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling, Speed, check_draft, prompt_ids, sampler, stream, until
 
@@ -142,7 +142,8 @@ def test_a_text_begins_with_the_token_that_the_tokenizer_adds(text, tmp_path):
     ids = prompt_ids(model, tokenizer, text)
     assert len(ids) == next(of_mlx_lm).prompt_tokens
     assert ids == [tokenizer.bos_token_id, *text.removeprefix("<s>").encode()]
-    assert encode(["ab"], tokenizer).tolist() == [*tokenizer.encode("ab"), tokenizer.eos_token_id]
+    packed = [*tokenizer.encode("ab"), tokenizer.eos_token_id]
+    assert pack(["ab"], tokenizer).tokens.tolist() == packed
 
 
 def test_an_empty_prompt_without_special_tokens_is_refused(tmp_path):

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.data import Stream, encode, num_bytes, texts
+from mlx_gateloop.data import Stream, num_bytes, pack, texts
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling, Speed, stream
 from mlx_gateloop.io.models import load
@@ -185,7 +185,7 @@ def report(directories: Sequence[str | Path]) -> Iterator[str]:
     once = other_questions()
     asked = questions(), random.Random(SEED).sample(once, min(OTHERS, len(once)))
     bodies, rows, shows, size = chosen(files, BODIES), [], [], num_bytes(files)
-    tokens = encode(files, tokenizer)
+    tokens = pack(files, tokenizer).tokens
     for name, model, _ in models:
         say(f"{name}: {len(files)} held-out files")
         score = evaluate(model, Stream(tokens), size, WINDOW, 1, carry=True)
@@ -197,7 +197,7 @@ def report(directories: Sequence[str | Path]) -> Iterator[str]:
         shows.append(f"## The first {SHOWN} bodies of `{name}`\n\n{shown(written[:SHOWN])}")
     say(f"{ORDER}-gram")
     read = library.parts().train
-    ngram = KneserNey(encode(read, tokenizer), ORDER, len(vocabulary))
+    ngram = KneserNey(pack(read, tokenizer).tokens, ORDER, len(vocabulary))
     written = write(bodies, ngram_writer(ngram, tokenizer))
     rows.append(row(f"{ORDER}-gram", f"{ngram.bits(tokens) / size:.3f}", written))
     own = write(bodies, own_writer(bodies, tokenizer))

@@ -40,11 +40,6 @@ class Stream:
         return inputs, targets, self.starts.take(positions[:, :-1], mode="clip")
 
 
-def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
-    """Encode documents as `pack` does; return the tokens alone."""
-    return pack(documents, tokenizer).tokens
-
-
 def pack(documents: Sequence[Document], tokenizer: Any, answers: bool = False) -> Stream:
     """Encode documents to one stream, uint16 or int32, each with the end of text, if any.
 

@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.data.memory_horizon import memory_horizon
@@ -68,10 +68,10 @@ class Experiment:
         """Make an experiment of the fields that `save` wrote; errors name the path."""
         try:
             experiment = TypeAdapter(cls).validate_python(tree)
-        except ValidationError:
+            if experiment.name not in TASKS or tree.keys() - {field.name for field in fields(cls)}:
+                raise ValueError
+        except ValueError:
             raise InputError(f"{path}: not an experiment; choose another directory") from None
-        if experiment.name not in TASKS or tree.keys() - {field.name for field in fields(cls)}:
-            raise InputError(f"{path}: not an experiment; choose another directory")
         try:
             experiment.check()
             experiment.check_task()

@@ -12,7 +12,7 @@ from helpers.models import close
 import mlx_gateloop as gl
 from mlx_gateloop.cli import main
 from mlx_gateloop.commands import read
-from mlx_gateloop.data import encode
+from mlx_gateloop.data import pack
 
 BOOK = "".join(f"Line {n} of the buch, größer than before.\n" for n in range(40))
 
@@ -37,7 +37,7 @@ def state():
 def is_state_after(*texts):
     """Assert that the state is the one after these texts."""
     model, tokenizer = gl.load("model")
-    ids = encode(texts, tokenizer)[:-1].tolist()
+    ids = pack(texts, tokenizer).tokens[:-1].tolist()
     assert state().tokens == len(ids)
     close(state().logits, model(mx.array([ids]))[0, -1])
 

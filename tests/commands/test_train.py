@@ -9,7 +9,7 @@ from helpers.training import press_ctrl_c
 import mlx_gateloop as gl
 from mlx_gateloop.cli import main
 from mlx_gateloop.commands.train import CONFIGS, configurations
-from mlx_gateloop.data import Batches, encode
+from mlx_gateloop.data import Batches, pack
 from mlx_gateloop.train import TrainConfig
 
 TRAIN = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--out", "run"]
@@ -76,7 +76,7 @@ def test_a_tokenizer_that_leaves_out_ids_has_a_row_for_the_largest(largest, work
     assert main([*TRAIN, "--data", "words.txt", "--steps", "1", *OWN_TOKENIZER]) == 0
     model, loaded = gl.load("run")
     assert model.args.vocab_size == largest + 1
-    assert encode(["a b c"], loaded).tolist() == [1, 2, largest, 3]
+    assert pack(["a b c"], loaded).tokens.tolist() == [1, 2, largest, 3]
     assert main(["eval", "--model", "run", "--data", "words.txt"]) == 0
     assert "skipped" not in capsys.readouterr().out
 

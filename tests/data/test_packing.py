@@ -4,27 +4,27 @@ from helpers.models import chat_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_gateloop.data import Batches, Stream, encode, in_order, pack
+from mlx_gateloop.data import Batches, Stream, in_order, pack
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 
-def test_encode_ends_every_document_and_keeps_special_text_as_text():
+def test_pack_ends_every_document_and_keeps_special_text_as_text():
     tokenizer = byte_tokenizer()
-    stream = encode(["ab", "</s>"], tokenizer)
+    stream = pack(["ab", "</s>"], tokenizer).tokens
     assert stream.dtype == np.uint16
     assert tokenizer.decode(stream[:2]) == "ab"
     assert np.flatnonzero(stream == tokenizer.eos_token_id).tolist() == [2, 7]
-    assert len(encode([], tokenizer)) == 0
+    assert len(pack([], tokenizer).tokens) == 0
 
 
-def test_encode_renders_chats_with_real_markers():
+def test_pack_renders_chats_with_real_markers():
     tokenizer, chat = chat_tokenizer(), [{"role": "user", "content": "hi"}]
-    stream = encode([chat], tokenizer)
+    stream = pack([chat], tokenizer).tokens
     assert tokenizer.decode(stream) == "<|im_start|>user\nhi<|im_end|>\n</s>"
     assert stream[0] == tokenizer.convert_tokens_to_ids("<|im_start|>")
     with pytest.raises(InputError, match="this tokenizer has no chat template"):
-        encode([chat], byte_tokenizer())
+        pack([chat], byte_tokenizer())
 
 
 def test_a_stream_marks_where_documents_begin():

@@ -7,7 +7,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from benchmarks.embedded_models import completions
 from benchmarks.embedded_models.kneser_ney import KneserNey
-from mlx_gateloop.data import Corpus, encode
+from mlx_gateloop.data import Corpus, pack
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 CHATS = [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]]
@@ -42,7 +42,8 @@ def test_a_row_counts_what_is_accepted(drawn):
 
 def test_an_ngram_goes_on_as_its_text_did(drawn):
     tokenizer = TokenizerWrapper(byte_tokenizer())
-    ngram = KneserNey(encode([FILE] * 20, tokenizer), completions.ORDER, len(tokenizer.get_vocab()))
+    tokens = pack([FILE] * 20, tokenizer).tokens
+    ngram = KneserNey(tokens, completions.ORDER, len(tokenizer.get_vocab()))
     writer = completions.ngram_writer(ngram, tokenizer)
     written = completions.write(drawn, writer)
     assert sum(result.accepted for result in written) >= 3
@@ -67,7 +68,7 @@ def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
     monkeypatch.setattr(completions, "KneserNey", learn)
     sizes, known, table, bodies = completions.report([str(MODELS / "demo")])
     (learned,) = ngrams
-    assert np.array_equal(learned, encode([read, *CHATS], load_embedded("demo")[1]))
+    assert np.array_equal(learned, pack([read, *CHATS], load_embedded("demo")[1]).tokens)
     assert sizes.startswith(f"Held-out files: 1; bytes: {len(FILE):,}; tokens: ")
     assert known.endswith(" that were read elsewhere: 2%\n")  # one line of sixty
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]

@@ -26,7 +26,7 @@ from mlx_gateloop.convert.sources.flax import nested
 from mlx_gateloop.convert.tokenizer import load_tokenizer
 from safetensors.numpy import save_file
 
-from mlx_gateloop.data import encode, load_corpus
+from mlx_gateloop.data import load_corpus, pack
 from mlx_gateloop.data.next_byte import next_byte
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.presets import PRESETS
@@ -77,7 +77,7 @@ def _read_corpus(path):
     corpus = load_corpus(str(path))
     tokenizer = byte_tokenizer()
     for part in (corpus.train, corpus.validation):
-        encode([text[:1000] for text in part if isinstance(text, str)], tokenizer)
+        pack([text[:1000] for text in part if isinstance(text, str)], tokenizer)
 
 
 def _parquet(folder):
