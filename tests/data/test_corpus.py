@@ -39,9 +39,13 @@ def test_files_and_folders(tmp_path, caplog):
     assert [chat.tools for chat in corpus.validation] == [None, [{}]]
     assert num_bytes(["é", CHAT]) == 2 + len("user\nHi\nassistant\nHo\n")
     assert num_bytes(["é", CHAT], answers=True) == len("Ho")
-    lines = [lines[1], lines[1], {"messages": CHAT * 2}]
-    few = load_corpus(write_jsonl(tmp_path / "a.jsonl", lines), 0.1)
-    assert few == Corpus([CHAT] * 2, [CHAT * 2]), "no conversation is cut before its answer"
+    few = [{"messages": CHAT}, {"messages": CHAT * 2}]
+    corpus = load_corpus(write_jsonl(tmp_path / "a.jsonl", few), 0.1)
+    assert corpus == Corpus([CHAT], [CHAT * 2]), "no conversation is cut beside another"
+    alone = [{"messages": CHAT * 3, "tools": [{}]}]
+    corpus = load_corpus(write_jsonl(tmp_path / "a.jsonl", alone), 0.5)
+    assert corpus == Corpus([CHAT], [CHAT * 2]), "it is cut before a question"
+    assert corpus.train[0].tools == corpus.validation[0].tools == [{}]
 
 
 @given(count=st.integers(2, 60), fraction=st.floats(0.01, 0.99))
