@@ -6,7 +6,6 @@ from mlx_gateloop.experiments.measure import (
     BITS,
     interval,
     listed_leads,
-    mean_and_spread,
 )
 
 
@@ -54,8 +53,3 @@ def test_a_bound_near_zero_shows_its_sign():
     assert interval([half - 1 + 4e-4, half + 1 + 4e-4]).startswith(" (95%: 0.0004 to ")
     assert interval([half - 1 - 4e-4, half + 1 - 4e-4]).startswith(" (95%: -0.0004 to ")
     assert interval([0, 0]) == " (95%: 0.000 to 0.000)"
-
-
-def test_the_mean_has_a_spread_if_there_is_one():
-    assert mean_and_spread([0.25, 0.75]) == "0.500 ± 0.354"
-    assert mean_and_spread([0.25]) == "0.250"

@@ -25,15 +25,20 @@ MADE = tuned(models=MODELS)
 LAST = "checkpoints/last.safetensors"
 
 
+def interrupted(monkeypatch, number, experiment, out):
+    """Press Ctrl-C in the batch of that number, of all runs."""
+    with monkeypatch.context() as patch:
+        press_ctrl_c(patch, SampleBatches, number)
+        with pytest.raises(Interrupted, match="continue with the same command"):
+            run_experiment(experiment, out, resume=out.exists())
+
+
 def test_a_resumed_experiment_is_the_uninterrupted_one(tmp_path, monkeypatch):
     """After Ctrl-C, and after a kill, which leaves no record."""
     run_experiment(tiny(), tmp_path / "straight")
     out = tmp_path / "parts"
     for number, steps in ((9, 3), (2, 5)):  # the third and fifth step of the second run
-        with monkeypatch.context() as patch:
-            press_ctrl_c(patch, SampleBatches, number)
-            with pytest.raises(Interrupted, match="continue with the same command"):
-                run_experiment(tiny(), out, resume=out.exists())
+        interrupted(monkeypatch, number, tiny(), out)
         found = [(r["model"], r["steps"]) for r in results(out)]
         assert found == [("data_controlled", 6), ("fixed", steps)]
     assert "**of 6**" in (out / "results.md").read_text()
@@ -51,10 +56,7 @@ def test_a_resumed_experiment_is_the_uninterrupted_one(tmp_path, monkeypatch):
 def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(made, tmp_path, monkeypatch):
     out = tmp_path / "parts"
     for number in (7, 12):  # in a trial, and in the last step of one
-        with monkeypatch.context() as patch:
-            press_ctrl_c(patch, SampleBatches, number)
-            with pytest.raises(Interrupted, match="continue with the same command"):
-                run_experiment(MADE, out, resume=out.exists())
+        interrupted(monkeypatch, number, MADE, out)
     run_experiment(MADE, out, resume=True)
     files = sorted(path.relative_to(out) for path in out.rglob("last.safetensors"))
     assert len(files) == 12
@@ -65,10 +67,7 @@ def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(made, tmp_path, mo
 def test_ctrl_c_in_the_last_step_of_a_run(tmp_path, monkeypatch):
     """It ends the experiment before its next run, and has no effect in the last one."""
     experiment, out = tiny(seeds=1), tmp_path / "out"
-    with monkeypatch.context() as patch:
-        press_ctrl_c(patch, SampleBatches, 6)
-        with pytest.raises(Interrupted, match="continue with the same command"):
-            run_experiment(experiment, out)
+    interrupted(monkeypatch, 6, experiment, out)
     assert [(r["steps"], r["finished"]) for r in results(out)] == [(6, True)]
     press_ctrl_c(monkeypatch, SampleBatches, 6)
     run_experiment(experiment, out, resume=True)
