@@ -64,8 +64,11 @@ def _contexts(training: Samples, test: Samples, count: int) -> tuple[np.ndarray,
     windows = [_windows(samples, count) for samples in (training, test)]
     digits = np.concatenate(windows).T
     contexts = np.zeros(digits.shape[1], np.int64)
-    for digit in digits:  # numbered anew after each, which keeps them small
-        _, contexts = np.unique(contexts * base + digit, return_inverse=True)
+    for digit in digits:
+        if contexts.max(initial=0) >= 2**62 // base:  # another digit would overflow
+            _, contexts = np.unique(contexts, return_inverse=True)
+        contexts = contexts * base + digit
+    _, contexts = np.unique(contexts, return_inverse=True)
     return contexts[: len(windows[0])], contexts[len(windows[0]) :]
 
 
