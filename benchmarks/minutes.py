@@ -21,9 +21,8 @@ from mlx_gateloop.commands.parser import Parser
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.train import TrainConfig, train
-from mlx_gateloop.train.data import make_source
 from mlx_gateloop.train.minutes import choose, shaped
-from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
+from mlx_gateloop.train.setup import Trainer, large_cache, make_source, num_parameters
 
 RULE, STEPS = "--minutes", 9
 USUAL = {"tokenizer.vocab_size": 1024, "start": "published"}

@@ -12,9 +12,9 @@ from mlx_gateloop.bench.report import Report, present
 from mlx_gateloop.io.machine import cores
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.train.config import OptimizerConfig
+from mlx_gateloop.train.config import OptimizerConfig, TrainConfig
 from mlx_gateloop.train.optimizer import make_optimizer
-from mlx_gateloop.train.step import Step, StepSettings, make_step
+from mlx_gateloop.train.step import Step, make_step
 
 PEERS = ("torch", "gateloop-transformer")
 OURS = "GateLoop (ours)"
@@ -22,6 +22,7 @@ TORCH = "gateloop-transformer (torch)"
 CLIP_NORM = 1.0
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, weight_decay=0.05, clip_norm=CLIP_NORM)
 STEPS = 10**6  # in the schedule; far more than are taken
+CONFIG = TrainConfig(optimizer=OPTIMIZER, steps=STEPS)
 
 
 def measure(report: Report) -> None:
@@ -68,7 +69,7 @@ def _our_step(model: nn.Module, targets: int) -> Step:
     optimizer = make_optimizer(OPTIMIZER, STEPS)
     optimizer.init(model.trainable_parameters())
     mx.eval(model.state, optimizer.state)
-    return make_step(model, optimizer, StepSettings(targets, CLIP_NORM))
+    return make_step(model, optimizer, CONFIG, targets)
 
 
 def _torch_step(model: Any, tokens: np.ndarray) -> Run:

@@ -10,8 +10,7 @@ from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.io.tables import name_value_lines
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.data import make_source
-from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
+from mlx_gateloop.train.setup import Trainer, large_cache, make_source, num_parameters
 
 WARM_UP = 2  # steps; the first ones compile
 MIN_STEPS, MAX_STEPS, BUDGET = 3, 50, 10.0  # steps to time, and seconds after which none is started

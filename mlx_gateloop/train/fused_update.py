@@ -18,7 +18,7 @@ SMALL = 2**14  # elements; copying that many takes less time than a launch
 
 Named = dict[str, mx.array]
 Tree = dict[str, Any]  # arrays in nested dicts and lists, as MLX has parameters
-Schedule = Callable[[mx.array], mx.array]
+Schedule = Callable[[int], float]
 
 
 def join(arrays: Named) -> Named:
@@ -70,9 +70,9 @@ class Optimizer:
         """Make the moments of these weights, all zero."""
         for group, weights in zip(self.groups, self.join(parameters), strict=True):
             group.init(weights)
-        self.schedule(mx.array(0, mx.uint64))
+        self.schedule(0)
 
-    def schedule(self, step: mx.array) -> None:
+    def schedule(self, step: int) -> None:
         """Set the learning rates of a step of the run, counted from 0."""
         for group, rate in zip(self.groups, self.schedules, strict=True):
             group.learning_rate = rate(step)
@@ -104,7 +104,7 @@ class Optimizer:
 
 def make_update(
     model: nn.Module, optimizer: Optimizer, clip_norm: float
-) -> Callable[[Tree, mx.array, mx.array], mx.array]:
+) -> Callable[[Tree, int, mx.array], mx.array]:
     """Build the update by a scaled gradient; a norm that is not finite changes the rates alone."""
     state = [model.state, optimizer.state]
 
@@ -122,7 +122,7 @@ def make_update(
         optimizer.state = moments
         return norm
 
-    def update(gradient: Tree, position: mx.array, scale: mx.array) -> mx.array:
+    def update(gradient: Tree, position: int, scale: mx.array) -> mx.array:
         optimizer.schedule(position)  # not compiled: a run may change its plan
         return compiled(gradient, scale)
 

@@ -22,14 +22,13 @@ from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.checkpoint import Progress, require_same_run, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.data import make_source
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.train.loss_scale import INITIAL, next_scale
 from mlx_gateloop.train.minutes import Pace
 from mlx_gateloop.train.optimizer import schedules
 from mlx_gateloop.train.output import NoOutput, Output
 from mlx_gateloop.train.reporters import page, reporters
-from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
+from mlx_gateloop.train.setup import Trainer, large_cache, make_source, num_parameters
 from mlx_gateloop.train.step import lowered, number
 
 MAX_SKIPPED_IN_A_ROW = 20

@@ -11,8 +11,7 @@ from typing import Any
 from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.data import Source, make_source
-from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
+from mlx_gateloop.train.setup import Source, Trainer, large_cache, make_source, num_parameters
 
 SHAPES = ((64, 2), (96, 2), (128, 3), (192, 3), (256, 4), (320, 5), (384, 6), (512, 8), (768, 12))
 PIECES = 20  # per run; each is planned from the speed of the one before

@@ -1,11 +1,13 @@
 """MLX's optimizers in the paper's parameter groups, and its learning-rate schedule."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import mlx.optimizers as optim
+import numpy as np
 
 from mlx_gateloop.model.lm import is_state_transition
 from mlx_gateloop.train.config import OptimizerConfig
@@ -16,28 +18,20 @@ LEAST_STEPS = 100
 
 def cosine_with_warmup(peak: float, warmup: int, steps: int) -> Schedule:
     """Learning rate by step s: peak (s + 1) / warmup, then half a cosine down to 0 at `steps`."""
-    decay = optim.cosine_decay(peak, max(1, steps - warmup))
-    if warmup == 0:
-        return decay
-    # The first step has the rate peak / warmup, not 0, so it learns too.
-    warm = optim.linear_schedule(peak / warmup, peak + peak / warmup, warmup)
-    return optim.join_schedules([warm, decay], [warmup])
+
+    def rate(step: int) -> float:
+        if step < warmup:
+            return peak * (step + 1) / warmup  # the first step learns, too
+        share = min(1.0, (step - warmup) / max(1, steps - warmup))
+        return peak * (1 + math.cos(math.pi * share)) / 2
+
+    return rate
 
 
 def piecewise(peak: float, knots: Sequence[tuple[int, float]]) -> Schedule:
     """Learning rate by step: peak times the factor in the step's middle, linear between knots."""
-    places, factors = mx.array([float(k[0]) for k in knots]), mx.array([k[1] for k in knots])
-
-    def rate(step: mx.array) -> mx.array:
-        place = step.astype(mx.float32) + 0.5
-        after = mx.clip((places <= place).sum(), 1, len(knots) - 1)
-        share = (place - places[after - 1]) / (places[after] - places[after - 1])
-        y: mx.array = factors[after - 1] + mx.minimum(share, 1) * (
-            factors[after] - factors[after - 1]
-        )
-        return peak * y
-
-    return rate
+    places, factors = zip(*knots, strict=True)
+    return lambda step: float(peak * np.interp(step + 0.5, places, factors))
 
 
 def schedules(config: OptimizerConfig, steps: int) -> list[Schedule]:

@@ -1,4 +1,4 @@
-"""The start of a run: its model and optimizer, its step, and MLX's cache of buffers."""
+"""The start of a run: its data, its model and optimizer, its step, and MLX's cache of buffers."""
 
 import os
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
+from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.family.layers import LanguageModel
@@ -20,26 +21,33 @@ from mlx_gateloop.model.registered import module
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.chunks import zero_states
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.data import Source
 from mlx_gateloop.train.lora import add_lora
 from mlx_gateloop.train.optimizer import decided, make_optimizer
-from mlx_gateloop.train.step import Batch, StepSettings, make_step
+from mlx_gateloop.train.step import Batch, make_step
+from mlx_gateloop.train.task import TaskSource
+from mlx_gateloop.train.text import TextSource
 
 CACHE_BYTES = 4 << 30
+Source = TextSource | TaskSource  # the batches of a run, and a score on held-out data
+
+
+def make_source(config: TrainConfig, data: str | Task, saved: Path | None = None) -> Source:
+    """Make the source of a run's batches; `saved` holds the tokenizer of a run to resume."""
+    return TextSource(config, data, saved) if isinstance(data, str) else TaskSource(config, data)
 
 
 class Trainer:
     """The model of a run with its initial weights, its optimizer, and its step."""
 
     def __init__(self, config: TrainConfig, source: Source, world: World = ALONE) -> None:
-        self.source, self._seed = source, config.seed
+        self.source, self._config = source, config
         self.world = world = ranks.divided(world, config)
         self.dtype: mx.Dtype = getattr(mx, config.dtype)
-        self._accumulate = config.optimizer.accumulate
         self.steps = config.total_steps(source.batches.per_epoch)
         self.tokens_per_step = tokens_per_step(config)
         self.model = make_model(config, source.vocab_size)
-        optimizer = decided(config.optimizer, source.batches.per_epoch / self._accumulate)
+        accumulate = config.optimizer.accumulate
+        optimizer = decided(config.optimizer, source.batches.per_epoch / accumulate)
         self.optimizer = make_optimizer(optimizer, self.steps)
         self.optimizer.init(self.model.trainable_parameters())
         mx.eval(self.model.state, self.optimizer.state)
@@ -48,24 +56,19 @@ class Trainer:
             if world.size > 1:
                 raise InputError("carry_state: expected one rank; leave it out with several")
             self.optimizer.carried = zero_states(self.model, config.data.batch_size)
-        settings = StepSettings(
-            targets=self._accumulate * source.batches.targets,
-            clip_norm=config.optimizer.clip_norm,
-            dtype=self.dtype,
-            exchange_dtype=getattr(mx, config.optimizer.exchange_dtype),
-            chunk=config.sequence_chunk or (config.data.length if config.carry_state else None),
-        )
-        self._step = make_step(self.model, self.optimizer, settings, world)
+        targets = accumulate * source.batches.targets
+        self._step = make_step(self.model, self.optimizer, config, targets, world)
 
     def step(self, position: int, loss_scale: float = 1.0) -> tuple[float, float]:
         """Take the step of that number, from 0; returns its loss and gradient norm."""
-        ranks.seed_step(self.world, self._seed, position)
+        ranks.seed_step(self.world, self._config.seed, position)
         return self._step(self._batches(position), position, loss_scale)
 
     def _batches(self, step: int) -> Iterator[Batch]:
         """This rank's part of the batches of an optimizer step."""
         batches, world = self.source.batches, self.world
-        for position in range(step * self._accumulate, (step + 1) * self._accumulate):
+        count = self._config.optimizer.accumulate
+        for position in range(step * count, (step + 1) * count):
             epoch, index = divmod(position, batches.per_epoch)
             batch = batches.batch(epoch, index)
             if index == 0 and self.optimizer.carried:

@@ -1,7 +1,6 @@
 """One optimizer step: the gradients of its batches, their sum over the ranks, and the update."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ from mlx.utils import tree_map, tree_map_with_path
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.train.chunks import States, make_chunked_gradients
+from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.exchange import start_sum
 from mlx_gateloop.train.fused_update import Optimizer, Tree, make_update
 
@@ -20,31 +20,25 @@ Batch = tuple[np.ndarray, ...]  # inputs, answers, and perhaps the documents' fi
 Step = Callable[[Iterable[Batch], int, float], tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class StepSettings:
-    """The settings of a step."""
-
-    targets: float  # mean number of targets in a full step
-    clip_norm: float  # largest global norm of the gradient
-    dtype: mx.Dtype = mx.float32  # dtype of the forward and backward pass
-    exchange_dtype: mx.Dtype = mx.float32  # in which ranks exchange gradients
-    chunk: int | None = None  # tokens of a sequence to compute at a time, see `train.chunks`
-
-
 def make_step(
-    model: nn.Module, optimizer: Optimizer, settings: StepSettings, world: World = ALONE
+    model: nn.Module,
+    optimizer: Optimizer,
+    config: TrainConfig,
+    targets: float,
+    world: World = ALONE,
 ) -> Step:
     """Build `step(batches, position, scale) -> (loss, norm)`, an optimizer step of a run.
 
-    The gradient is that of the summed loss over the number of targets in a full step, clipped to a
-    global norm: every target weighs the same, whichever batch or rank computes it. If its norm is
+    The gradient is that of the summed loss over the mean number of `targets` in a full step,
+    clipped: every target weighs the same, whichever batch or rank computes it. If its norm is
     not finite, only the learning rates change. The compiled functions capture the arrays of model
     and optimizer, so both must be initialised before. `optimizer.carried` is updated. The
     loss is the mean in nats per target, negative ones not counted; `scale` multiplies it in its
     backward pass.
     """
-    gradients = _make_gradients(model, settings)
-    update = make_update(model, optimizer, settings.clip_norm)
+    gradients = _make_gradients(model, config, targets)
+    update = make_update(model, optimizer, config.optimizer.clip_norm)
+    exchange_dtype = getattr(mx, config.optimizer.exchange_dtype)
 
     def step(batches: Iterable[Batch], position: int, scale: float) -> tuple[float, float]:
         total, asked, factor = mx.array(0.0), 0, mx.array(scale)
@@ -62,12 +56,12 @@ def make_step(
             asked += np.count_nonzero(answers >= 0)
             gradient = tree_map(mx.add, gradient, new) if gradient else new
         gradient = gradient or tree_map(mx.zeros_like, model.trainable_parameters())
-        finish = start_sum(world, gradient, settings.exchange_dtype)
+        finish = start_sum(world, gradient, exchange_dtype)
         with world.computing():  # the limit of an exchange is one of waiting, not of computing
             mx.eval(total, gradient, mx.random.state)
         gradient = finish()
         total, count = world.sum(mx.stack([total, mx.array(float(asked))]), "exchange of losses")
-        norm = update(gradient, mx.array(position, mx.uint64), factor)
+        norm = update(gradient, position, factor)
         mx.eval(model.state, optimizer.state, norm)
         return number(total / count), number(norm)
 
@@ -75,21 +69,22 @@ def make_step(
 
 
 def _make_gradients(
-    model: nn.Module, settings: StepSettings
+    model: nn.Module, config: TrainConfig, targets: float
 ) -> Callable[..., tuple[mx.array, Tree, States]]:
     """Build a batch's summed loss, its scaled gradient, and the states after it if carried."""
-    state = [model.state, mx.random.state]
+    state, dtype = [model.state, mx.random.state], getattr(mx, config.dtype)
 
     def losses(
         parameters: Tree, inputs: mx.array, answers: mx.array, scale: mx.array, *others: Any
     ) -> Any:
-        model.update(lowered(model, parameters, settings.dtype))
+        model.update(lowered(model, parameters, dtype))
         nats = cross_entropy(model(inputs, *others), mx.maximum(answers, 0))
         total = mx.where(answers >= 0, nats, 0).sum()
-        return total / settings.targets * scale, total
+        return total / targets * scale, total
 
-    if settings.chunk is not None:
-        return make_chunked_gradients(model, losses, settings.chunk)
+    if config.sequence_chunk is not None or config.carry_state:
+        chunk = config.sequence_chunk or config.data.length
+        return make_chunked_gradients(model, losses, chunk)
 
     @partial(mx.compile, inputs=state, outputs=state)
     def gradients(

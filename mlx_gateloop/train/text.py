@@ -30,7 +30,7 @@ MAX_IDS = 1 << 22  # in a tokenizer; large ones have 2^18
 
 
 class TextSource:
-    """A corpus as the source of a run, see `data.Source`."""
+    """A corpus as the source of a run, see `setup.Source`."""
 
     def __init__(self, config: TrainConfig, data: str, saved: Path | None) -> None:
         corpus = load_corpus(data, config.data.validation_fraction)

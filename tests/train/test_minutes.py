@@ -3,7 +3,6 @@
 from itertools import accumulate, count
 from time import monotonic
 
-import mlx.core as mx
 import pytest
 from helpers.training import same_arrays, tiny_run
 from hypothesis import given, settings
@@ -43,7 +42,7 @@ def test_a_run_ends_in_time_whatever_else_the_machine_does(first, changes, guess
 
 def test_rates_are_linear_between_knots():
     rate = piecewise(2.0, [(0, 0.0), (4, 1.0), (8, 0.0)])
-    found = [rate(mx.array(step, mx.uint64)).item() for step in (0, 3, 4, 7)]
+    found = [rate(step) for step in (0, 3, 4, 7)]
     assert found == pytest.approx([0.25, 1.75, 1.75, 0.25])
 
 

@@ -15,8 +15,7 @@ from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.tokenizer import byte_tokenizer
 from mlx_gateloop.train import TrainConfig, train
-from mlx_gateloop.train.data import make_source
-from mlx_gateloop.train.setup import Trainer, make_model
+from mlx_gateloop.train.setup import Trainer, make_model, make_source
 
 
 def test_the_weights_of_linear_layers_are_scaled_but_not_the_transitions():

@@ -9,8 +9,7 @@ from helpers.training import tiny_run
 
 from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer
-from mlx_gateloop.train.data import make_source
-from mlx_gateloop.train.setup import Trainer
+from mlx_gateloop.train.setup import Trainer, make_source
 from mlx_gateloop.train.text import _set_chat_template
 
 
