@@ -28,7 +28,7 @@ class Progress:
     stale: int = 0  # validations since then
     skipped: int = 0  # steps left out because their gradient was not finite
     skipped_in_a_row: int = 0  # the latest of those, with no other step between them
-    loss_scale: float = 1.0  # factor of the loss in float16's backward pass, see `train.loss_scale`
+    loss_scale: float = 1.0  # factor of the loss in float16's backward pass, see `train.loop`
     steps_at_scale: int = 0  # steps since that was chosen
     recent: list[float] = field(default_factory=list)  # losses since the last log record
     recent_seconds: float = 0.0  # training time since then

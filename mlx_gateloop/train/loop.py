@@ -23,7 +23,6 @@ from mlx_gateloop.train import ranks
 from mlx_gateloop.train.checkpoint import Progress, require_same_run, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
-from mlx_gateloop.train.loss_scale import INITIAL, next_scale
 from mlx_gateloop.train.minutes import Pace
 from mlx_gateloop.train.optimizer import schedules
 from mlx_gateloop.train.output import NoOutput, Output
@@ -32,6 +31,9 @@ from mlx_gateloop.train.setup import Trainer, large_cache, make_source, num_para
 from mlx_gateloop.train.step import lowered, number
 
 MAX_SKIPPED_IN_A_ROW = 20
+# Of float16's loss (Micikevicius et al., arXiv 1710.03740, section 3.2), as torch.amp.GradScaler:
+# its scale at the start, and finite steps after which it doubles.
+FIRST_SCALE, STEPS_AT_SCALE = 2.0**16, 2000
 
 
 class Diverged(InputError):
@@ -111,7 +113,7 @@ class Run:
         self.progress = progress
         self.is_scaled = trainer.dtype == mx.float16  # the others have float32's range
         if self.is_scaled and saved is None:
-            progress.loss_scale = INITIAL
+            progress.loss_scale = FIRST_SCALE
         if resume and world.is_first:
             restore(checkpoint, self.model, self.optimizer)
         ranks.share_state(world, self.model, self.optimizer)
@@ -198,9 +200,11 @@ class Run:
     def _count(self, loss: float, norm: float, bar: "tqdm[Any]") -> None:
         progress, finite = self.progress, bool(np.isfinite(norm))
         if self.is_scaled:
-            progress.loss_scale, progress.steps_at_scale = next_scale(
-                progress.loss_scale, progress.steps_at_scale, finite
-            )
+            progress.steps_at_scale += 1
+            if not finite:  # gradients that no scale makes finite do not wear it down to 0
+                progress.loss_scale, progress.steps_at_scale = max(1.0, progress.loss_scale / 2), 0
+            elif progress.steps_at_scale == STEPS_AT_SCALE:
+                progress.loss_scale, progress.steps_at_scale = 2 * progress.loss_scale, 0
         if finite:
             progress.skipped_in_a_row = 0
             if np.isfinite(loss):  # there were targets

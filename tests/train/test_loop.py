@@ -17,8 +17,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import locked
 from mlx_gateloop.train import Interrupted, TrainConfig, train
 from mlx_gateloop.train.checkpoint import read_header, read_newest
-from mlx_gateloop.train.loop import MAX_SKIPPED_IN_A_ROW
-from mlx_gateloop.train.loss_scale import INITIAL
+from mlx_gateloop.train.loop import FIRST_SCALE, MAX_SKIPPED_IN_A_ROW
 from mlx_gateloop.train.optimizer import cosine_with_warmup
 
 TIMES = {"tokens_per_second", "memory_gb", "seconds"}
@@ -149,8 +148,8 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_run(
 
 
 def test_float16_skips_overflows_and_resumes_exactly(tmp_path, run, out, monkeypatch, capsys):
-    """With a scale that grows at every step, gradients overflow after a few and then in turns."""
-    monkeypatch.setattr("mlx_gateloop.train.loss_scale.INTERVAL", 1)
+    """The scale doubles after two steps, and halves after an overflow."""
+    monkeypatch.setattr("mlx_gateloop.train.loop.STEPS_AT_SCALE", 2)
     changes = {"dtype": "float16", "steps": 16, "log_every": 1}
     result = run(tmp_path / "straight", **changes)
     assert 2 < result.skipped < 10
@@ -158,9 +157,12 @@ def test_float16_skips_overflows_and_resumes_exactly(tmp_path, run, out, monkeyp
     assert len(lines) == result.skipped
     assert "gradient is not finite; the loss scale is now" in lines[0]
     records = [record for record in log_of(tmp_path / "straight") if "loss" in record]
-    scales = [record["loss_scale"] for record in records]
-    assert max(scales) > INITIAL
-    assert scales != sorted(scales)
+    scale, finite, skipped = FIRST_SCALE, 0, 0
+    for record in records:
+        finite = finite + 1 if record["skipped"] == skipped else 0
+        scale, skipped = scale * {0: 0.5, 2: 2}.get(finite, 1), record["skipped"]
+        finite %= 2
+        assert record["loss_scale"] == scale
     schedule = cosine_with_warmup(1e-2, 1, 16)  # skipped steps do not delay it
     rates = [schedule(step) for step in range(16)]
     assert [record["learning_rate"] for record in records] == pytest.approx(rates)
@@ -291,7 +293,8 @@ def test_patience_stops_a_run_that_no_longer_improves(run):
 def test_a_run_that_diverges_stops_with_advice(fails, out):
     changes = {"optimizer__learning_rate": 1e30, "optimizer__warmup_steps": 0, "eval_every": 60}
     words = f"{MAX_SKIPPED_IN_A_ROW} steps in a row .*learning_rate"
-    fails(words, steps=60, **changes)
+    fails(words, steps=60, dtype="float16", **changes)
     skipped = [r["skipped"] for r in log_of(out) if "skipped" in r]
+    assert log_of(out)[-1]["loss_scale"] == 1
     assert skipped == sorted(skipped)
     assert skipped[-1] >= MAX_SKIPPED_IN_A_ROW - 3
