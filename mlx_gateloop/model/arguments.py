@@ -153,12 +153,6 @@ class LayerArgs:
         return None if self.mixer == "softmax" else self.width**2 // self.heads
 
     @property
-    def state_planes(self) -> int:
-        """The planes of a layer's state: real, and imaginary if a is complex."""
-        is_real = self.transition == "linear_attention" or self.gate == "real"
-        return 1 if is_real or self.ablation != "none" else 2
-
-    @property
     def can_spread(self) -> bool:
         """True if half-lives and phases can be spread at the start, and the input scaled."""
         is_bounded = self.gate != "polar_abs" and self.ablation != "transition"

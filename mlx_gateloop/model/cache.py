@@ -7,14 +7,14 @@ calls of a model, and of a call with several tokens what the operator read.
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models import cache
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.ops import Transition, gate_loop
+from mlx_gateloop.ops.transition import Form
 
 MAX_BYTES = 1 << 18  # held by a layer
 MIN_CALLS = 5  # calls held, however large the state: the tokens of a draft
@@ -25,31 +25,8 @@ class CannotTrim(InputError):
     """A trim over more tokens than the cache holds; its state stays as it was."""
 
 
-class Inputs(NamedTuple):
-    """The operator's inputs besides the query, `[B, L, ...]`, and the mask `[B, L]`."""
-
-    key: mx.array
-    value: mx.array
-    transition: Transition
-    mask: mx.array | None
-
-    @property
-    def nbytes(self) -> int:
-        parts = (self.key, self.value, self.transition.first, self.transition.second)
-        return sum(part.nbytes for part in parts if part is not None)
-
-    def first(self, tokens: int) -> "Inputs":
-        a = self.transition
-        return Inputs(
-            self.key[:, :tokens],
-            self.value[:, :tokens],
-            replace(a, first=a.first[:, :tokens], second=_first(a.second, tokens)),
-            _first(self.mask, tokens),
-        )
-
-
-def _first(array: mx.array | None, tokens: int) -> mx.array | None:
-    return None if array is None else array[:, :tokens]
+# Key, value, both parts of the transition and the mask, `[B, L, ...]`; some may be None.
+Inputs = tuple[Any, ...]
 
 
 class Call(NamedTuple):
@@ -58,6 +35,7 @@ class Call(NamedTuple):
     tokens: int
     state: mx.array | None
     padding: tuple[mx.array | None, mx.array | None]
+    form: Form  # of the transition
     inputs: Inputs | None  # None: it can be undone whole only
     nbytes: int
 
@@ -86,12 +64,14 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
             self._calls, self._nbytes = deque(), 0
         inputs, nbytes = None, state.nbytes
         if tokens > 1:
-            inputs = Inputs(key, value, transition, mask)
-            if inputs.nbytes > MAX_BYTES and tokens > MAX_GUESS:
+            inputs = key, value, transition.first, transition.second, mask
+            size = sum(array.nbytes for array in inputs if array is not None)
+            if size > MAX_BYTES and tokens > MAX_GUESS:
                 inputs = None
             else:
-                nbytes += inputs.nbytes
-        self._calls.append(Call(tokens, before, (self.lengths, self.left_padding), inputs, nbytes))
+                nbytes += size
+        padding = self.lengths, self.left_padding
+        self._calls.append(Call(tokens, before, padding, transition.form, inputs, nbytes))
         self._nbytes += nbytes
         while self._nbytes > MAX_BYTES and len(self._calls) > MIN_CALLS:
             self._nbytes -= self._calls.popleft().nbytes
@@ -114,8 +94,9 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
             raise CannotTrim(f"trim: cannot go back over {n} tokens; read the prompt again")
         state, padding = call.state, call.padding
         if kept > 0 and call.inputs is not None:
-            inputs = call.inputs.first(kept)
-            key, value, transition, mask = inputs
+            inputs: Inputs = tuple(None if x is None else x[:, :kept] for x in call.inputs)
+            key, value, first, second, mask = inputs
+            transition = Transition(call.form, first, second)
             _, state = gate_loop(key, key, value, transition, state, mask=mask)
             calls.append(call._replace(tokens=kept, inputs=inputs))
             lengths, left = (None if p is None else mx.maximum(p - kept, 0) for p in padding)

@@ -133,17 +133,6 @@ class StateSpace(ConstantTransition):
         return mx.exp(decay), frequency, mx.repeat(mx.exp(step), len(decay) // len(step))
 
 
-def s4d_lin(states: int) -> np.ndarray:
-    """Compute Im A_n = pi n of S4D-Lin."""
-    return np.pi * np.arange(states)
-
-
-def s4d_inv(states: int) -> np.ndarray:
-    """Compute Im A_n = N / pi (N / (2 n + 1) - 1) of S4D-Inv, N = 2 states."""
-    size = 2 * states
-    return size / np.pi * (size / (2 * np.arange(states) + 1) - 1)
-
-
 @cache
 def hippo(states: int) -> np.ndarray:
     """Compute the frequencies of HiPPO-N, the normal part of HiPPO-LegS; S5 keeps half of them."""
@@ -152,9 +141,10 @@ def hippo(states: int) -> np.ndarray:
     return np.linalg.eigvalsh(1j * (lower.T - lower))[states:]
 
 
-FREQUENCIES: dict[str, Callable[[int], np.ndarray]] = {
-    "s4d_lin": s4d_lin,
-    "s4d_inv": s4d_inv,
+FREQUENCIES: dict[str, Callable[[int], np.ndarray]] = {  # Im A_n of N / 2 states
+    "s4d_lin": lambda states: np.pi * np.arange(states),
+    # N / pi (N / (2 n + 1) - 1)
+    "s4d_inv": lambda states: 2 * states / np.pi * (states / (np.arange(states) + 0.5) - 1),
     "s5": hippo,
 }
 CONSTANT: dict[str, type[ConstantTransition]] = {

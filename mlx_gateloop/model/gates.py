@@ -107,11 +107,8 @@ class Gates(nn.Module):
         """Compute the state transition at every token of the normed input x, in float32."""
         if "constant" in self:
             constant = self.constant.transition()
-            phase = constant.second
-            return Transition.polar(
-                self._at_every_token(constant.first, x),
-                None if phase is None else self._at_every_token(phase, x),
-            )
+            parts = (part for part in (constant.first, constant.second) if part is not None)
+            return Transition.polar(*(self._at_every_token(part, x) for part in parts))
         gamma = self._transition_input("gamma", x, projections)
         if self.args.ablation == "transition":
             return Transition.polar(mx.zeros_like(gamma))

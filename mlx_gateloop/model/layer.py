@@ -88,4 +88,5 @@ class GateLoop(nn.Module):
         dim = self.time_mixing.args.hidden_size
         if x.ndim != 3 or x.shape[-1] != dim:
             raise ValueError(f"x: expected the shape [B, L, {dim}], got {list(x.shape)}")
-        return self.time_mixing.mix(self.time_norm(x), state, mask, reverse)
+        y, state, _ = self.time_mixing.mix(self.time_norm(x), state, mask, reverse=reverse)
+        return y, state

@@ -83,11 +83,7 @@ class TimeMixing(Gates):
         `mask` `[B, L]` is False for padding, or `Starts`; other values (AWQ's "causal") are none.
         """
         mask, starts = padding_and_starts(mask)
-        projections = self.project(x)
-        inputs = self._inputs(x, projections)
-        if starts is not None:
-            inputs = *inputs[:3], inputs[3].reset(starts)
-        y, state = self._operate(projections, inputs, None if cache is None else cache[0], mask)
+        y, state, inputs = self.mix(x, None if cache is None else cache[0], mask, starts)
         if self.operator is None and hasattr(cache, "update"):
             cache.update(state, *inputs[1:], mask)
         elif cache is not None:
@@ -98,24 +94,15 @@ class TimeMixing(Gates):
         self,
         x: mx.array,
         state: mx.array | None,
-        mask: mx.array | None = None,
+        mask: Marks = None,
+        starts: Marks = None,
         reverse: bool = False,
-    ) -> tuple[mx.array, mx.array]:
-        """Compute the output and the state after the last token, as `gate_loop` returns it."""
-        projections = self.project(x)
-        inputs = self._inputs(x, projections)
-        return self._operate(projections, inputs, state, mask, reverse)
-
-    def _operate(
-        self,
-        projections: Projections,
-        inputs: OperatorInputs,
-        state: mx.array | None,
-        mask: mx.array | None,
-        reverse: bool = False,
-    ) -> tuple[mx.array, mx.array]:
-        args = self.args
-        q, key, v, transition = inputs
+    ) -> tuple[mx.array, mx.array, OperatorInputs]:
+        """Compute the output, the state after the last token, and what the operator read."""
+        args, projections = self.args, self.project(x)
+        q, key, v, transition = self._inputs(x, projections)
+        if starts is not None:
+            transition = transition.reset(starts)
         if self.observe is not None:
             self.observe(q, key, v, transition, mask)
         reads_state = args.state_activation != "identity"
@@ -132,7 +119,7 @@ class TimeMixing(Gates):
         )
         if reads_state:
             y = q * ACTIVATE[args.state_activation](y)
-        return self._output(projections, y), state
+        return self._output(projections, y), state, (q, key, v, transition)
 
     def _inputs(self, x: mx.array, projections: Projections) -> OperatorInputs:
         if "q_proj" in projections:
@@ -214,14 +201,8 @@ class SoftmaxMixing(TimeMixing):
         return mx.unflatten(x, -1, (self.args.heads, -1))
 
 
-MIXING = {"gate_loop": TimeMixing, "softmax": SoftmaxMixing}
-
-
 class LayerNorm(nn.LayerNorm):
     """MLX's layer norm with weight and bias; on a CPU the extension computes it."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__(size, eps)
 
     def __call__(self, x: mx.array) -> mx.array:
         return layer_norm(x, self.weight, self.bias, self.eps)
@@ -258,7 +239,7 @@ class Block(nn.Module):
         super().__init__()
         self.is_post = args.norm_position == "post"
         self.time_norm = make_norm(args)
-        self.time_mixing = MIXING[args.mixer](args)
+        self.time_mixing = (SoftmaxMixing if args.mixer == "softmax" else TimeMixing)(args)
         self.channel_norm = make_norm(args)
         self.channel_mixing = ChannelMixing(args)
         self.dropout = nn.Dropout(args.dropout)

@@ -110,27 +110,21 @@ class GateLoopModel(nn.Module):
         self.recomputes_blocks = False  # training stores a block's input alone if it is set
 
     def __call__(self, tokens: mx.array, cache: Caches = None, starts: Marks = None) -> mx.array:
-        x = self.dropout(self.embed_tokens(tokens))
-        mask = None if cache is None else _mask(cache[0], tokens.shape[1])
+        x, length = self.dropout(self.embed_tokens(tokens)), tokens.shape[1]
+        mask: Mask = None
+        padding = None
+        if cache is not None and hasattr(cache[0], "update_and_fetch"):  # it counts for itself
+            mask = cache[0].make_mask(length, return_array=False, window_size=None)
+        elif cache is not None:
+            mask = padding = padding_mask(cache[0], length)
         mask = mask if starts is None else Starts(starts)
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             block = nn.utils.checkpoint(layer) if self.recomputes_blocks else layer
             x = block(x, mask, layer_cache)
-        if cache is not None and mask is not None and starts is None:
-            advance(cache, tokens.shape[1])
+        if cache is not None and padding is not None and starts is None:
+            advance(cache, length)
         y: mx.array = self.norm(x)
         return y
-
-
-def _mask(cache: Cache, steps: int) -> Mask:
-    """Make the mask for time mixing; a growing cache makes its own."""
-    if _grows(cache):
-        return cache.make_mask(steps, return_array=False, window_size=None)
-    return padding_mask(cache, steps)
-
-
-def _grows(cache: Cache) -> bool:
-    return hasattr(cache, "update_and_fetch")
 
 
 def padding_mask(cache: Cache, steps: int) -> mx.array | None:
@@ -151,10 +145,8 @@ def advance(cache: list[Cache], steps: int) -> None:
     """Count the padding of all layers down by `steps` tokens.
 
     The layers share one array: an `ArraysCache.advance` in each would build a chain of subtractions
-    that is never evaluated (mlx-lm#1845). A growing cache counts for itself.
+    that is never evaluated (mlx-lm#1845).
     """
-    if _grows(cache[0]):
-        return
     lengths, left_padding = (
         None if count is None else mx.maximum(count - steps, 0)
         for count in (cache[0].lengths, cache[0].left_padding)

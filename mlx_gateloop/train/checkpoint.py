@@ -101,13 +101,13 @@ def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
 def restore(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
     """Load the weights, optimizer state and random state of a file that was checked."""
     loaded = cast(dict[str, mx.array], mx.load(str(path)))
-    expected = {key: leaf.shape for key, leaf in state_of(model, optimizer).items()}
-    found = {key: leaf.shape for key, leaf in loaded.items()}
-    for key in sorted(expected.keys() | found.keys()):
-        if expected.get(key) != found.get(key):
+    state = state_of(model, optimizer)
+    for key in sorted(state.keys() | loaded.keys()):
+        found, expected = (x[key].shape if key in x else None for x in (loaded, state))
+        if found != expected:
             raise InputError(
                 f"{path}: checkpoint of another architecture: {shortened(key)} has shape "
-                f"{shown(found.get(key))}, this model's has {expected.get(key)}"
+                f"{shown(found)}, this model's has {expected}"
             )
     assign_state(loaded, model, optimizer)
 

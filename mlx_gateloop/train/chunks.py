@@ -6,6 +6,7 @@ is computed again from its state, with the gradient of the state after it as a p
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import mlx.core as mx
@@ -44,7 +45,7 @@ def make_chunked_gradients(
         caches = cached(states)
         loss, total = losses(parameters, *arrays[:3], caches, *arrays[3:])
         after = [list(cache.cache) for cache in caches]
-        for one, gradient in zip(_leaves(after), _leaves(future), strict=True):
+        for one, gradient in zip(chain(*after), chain(*future), strict=True):
             loss = loss + (one * gradient).sum()
         return loss, (total, after)
 
@@ -76,14 +77,14 @@ def make_chunked_gradients(
         for span in spans[:-1]:
             before.append(states_after(before[-1], *arrays(span)))
             mx.eval(before[-1])
-        total, gradient, last = mx.array(0.0), None, None
+        total = mx.array(0.0)
+        gradient: Tree = {}
+        last: States = []
         for span, state in zip(reversed(spans), reversed(before), strict=True):
             new_total, new, future, after = part(state, future, *arrays(span))
             total, last = total + new_total, last or after
-            gradient = new if gradient is None else tree_map(mx.add, gradient, new)
+            gradient = tree_map(mx.add, gradient, new) if gradient else new
             mx.eval(total, gradient, future, last)
-        assert gradient is not None
-        assert last is not None
         return total, gradient, last
 
     return gradients
@@ -94,7 +95,3 @@ def zero_states(model: nn.Module, batch: int) -> States:
     caches = model.make_cache()
     model(mx.zeros((batch, 1), mx.int32), caches)
     return [[mx.zeros_like(array) for array in cache.cache] for cache in caches]
-
-
-def _leaves(states: States) -> list[mx.array]:
-    return [array for layer in states for array in layer]

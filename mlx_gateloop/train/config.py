@@ -128,12 +128,11 @@ class TrainConfig:
             if self.lora_rank is not None:
                 raise ValueError("lora_rank needs weights to start from")
             return self
-        names = ("start", "initial_scale", "sequence_parallel", "sequence_chunk")
-        defaults = ("published", 1.0, 1, None)
         self.start = self.start or "published"
-        for name, default in zip(names, defaults, strict=True):
-            if getattr(self, name) != default:
-                raise ValueError(f"{name}: must be {default} with weights to start from")
+        only = {"start": "published", "initial_scale": 1, "sequence_parallel": 1}
+        for name, value in (only | {"sequence_chunk": None}).items():
+            if getattr(self, name) != value:
+                raise ValueError(f"{name}: must be {value} with weights to start from")
         self.weights = str(Path(self.weights).absolute())
         if not Path(self.weights, "config.json").is_file():
             raise ValueError(f"weights: no model directory at {self.weights}")
@@ -177,19 +176,19 @@ class TrainConfig:
     def _consistent(self) -> "TrainConfig":
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give exactly one of steps and epochs")
+        model = self.model_args(vocab_size=1)
         # mx.checkpoint recomputes with other random numbers: wrong gradients without an error.
-        if self.model_args(vocab_size=1).dropout > 0 and self.checkpoint_blocks:
+        if model.dropout > 0 and self.checkpoint_blocks:
             raise ValueError("checkpoint_blocks needs model.dropout: 0")
         if self.carry_state and not self.data.packed:
             raise ValueError("carry_state needs data.packed: true")
-        name = "sequence_chunk" if self.sequence_chunk is not None else "carry_state"
-        if self.sequence_chunk is not None or self.carry_state:
-            model = self.model_args(vocab_size=1)
-            if model.dropout > 0 or model.mixer != "gate_loop" or self.sequence_parallel > 1:
-                raise ValueError(
-                    f"{name} needs model.dropout: 0, model.mixer: gate_loop and "
-                    "sequence_parallel: 1"
-                )
+        can_chunk = (
+            model.dropout == 0 and model.mixer == "gate_loop" and self.sequence_parallel == 1
+        )
+        if (self.sequence_chunk is not None or self.carry_state) and not can_chunk:
+            name = "carry_state" if self.sequence_chunk is None else "sequence_chunk"
+            needs = "model.dropout: 0, model.mixer: gate_loop and sequence_parallel: 1"
+            raise ValueError(f"{name} needs {needs}")
         return self
 
     @staticmethod
@@ -265,9 +264,7 @@ class TrainConfig:
 
 
 def _override(tree: dict[str, Any], key: str, value: Any, source: str) -> None:
-    for one, other in (("steps", "epochs"), ("epochs", "steps")):
-        if key == one:
-            tree.pop(other, None)
+    tree.pop({"steps": "epochs", "epochs": "steps"}.get(key, ""), None)
     *sections, name = key.split(".")
     for section in sections:
         if tree.get(section) is None:

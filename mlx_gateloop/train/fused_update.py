@@ -50,10 +50,10 @@ class Optimizer:
         groups: list[optim.Optimizer],
         schedules: list[Schedule],
         group_of: Callable[[str, mx.array], int],
-        joined: list[bool] | None = None,
+        joined: list[bool],
     ) -> None:
         self.groups, self.schedules, self._group_of = groups, schedules, group_of
-        self._joined = joined or [True] * len(groups)
+        self._joined = joined
         self.carried: list[list[mx.array]] = []  # the model's states before the next batch
 
     @property
@@ -76,11 +76,6 @@ class Optimizer:
         """Set the learning rates of a step of the run, counted from 0."""
         for group, rate in zip(self.groups, self.schedules, strict=True):
             group.learning_rate = rate(step)
-
-    def updated(self, gradients: list[Named], weights: list[Named]) -> list[Named]:
-        """Compute the weights after a step and change the moments; all arrays are joined."""
-        parts = zip(self.groups, gradients, weights, strict=True)
-        return [group.apply_gradients(gradient, part) for group, gradient, part in parts]
 
     def join(self, tree: Tree) -> list[Named]:
         """Join the small arrays of each group in a tree of the weights' shapes."""
@@ -116,7 +111,8 @@ def make_update(
         clipped, norm = optim.clip_grad_norm(joined, clip_norm)
         weights = optimizer.join(parameters)
         before = [weights, tree_map(lambda leaf: leaf, optimizer.state)]
-        after = [optimizer.updated(clipped, weights), optimizer.state]
+        parts = zip(optimizer.groups, clipped, weights, strict=True)
+        after = [[group.apply_gradients(*pair) for group, *pair in parts], optimizer.state]
         weights, moments = tree_map(partial(mx.where, mx.isfinite(norm)), after, before)
         model.update(optimizer.split(weights, parameters))
         optimizer.state = moments

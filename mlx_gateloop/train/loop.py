@@ -25,7 +25,7 @@ from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.train.minutes import Pace
 from mlx_gateloop.train.optimizer import schedules
-from mlx_gateloop.train.output import NoOutput, Output
+from mlx_gateloop.train.output import Output
 from mlx_gateloop.train.reporters import page, reporters
 from mlx_gateloop.train.setup import Trainer, large_cache, make_source, num_parameters
 from mlx_gateloop.train.step import lowered, number
@@ -81,7 +81,7 @@ def train(
     """
     with large_cache(), ExitStack() as held:
         try:
-            output = Output(Path(out), resume, held) if world.is_first else NoOutput(Path(out))
+            output = Output(Path(out), resume, held if world.is_first else None)
             if world.is_first:
                 output.reporters = reporters(report_to, Path(out), config.to_dict())
                 output.reporters += [page(output.log, Path(out) / "page.html")] * with_page

@@ -64,11 +64,8 @@ class Pace:
 
 
 def _factor(passed: float) -> float:
-    if passed < WARM_UP:
-        return passed / WARM_UP
-    return (
-        0.0 if passed >= 1 else 0.5 + 0.5 * math.cos(math.pi * (passed - WARM_UP) / (1 - WARM_UP))
-    )
+    fallen = min(1.0, max(0.0, (passed - WARM_UP) / (1 - WARM_UP)))
+    return min(passed / WARM_UP, 0.5 + 0.5 * math.cos(math.pi * fallen))
 
 
 def predicted_loss(parameters: float, tokens: float, unique: float) -> float:

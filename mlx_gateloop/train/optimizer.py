@@ -1,9 +1,9 @@
 """MLX's optimizers in the paper's parameter groups, and its learning-rate schedule."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -14,6 +14,7 @@ from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.fused_update import Optimizer, Schedule
 
 LEAST_STEPS = 100
+TABLES = {"embed_tokens", "embeddings", "lm_head"}  # a row for each token
 
 
 def cosine_with_warmup(peak: float, warmup: int, steps: int) -> Schedule:
@@ -71,38 +72,21 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
     def group_of(path: str, weight: mx.array) -> int:
         if is_state_transition(path):
             return 0
-        is_table = is_muon and not {"embed_tokens", "embeddings", "lm_head"}.isdisjoint(
-            path.split(".")
-        )
+        is_table = is_muon and not TABLES.isdisjoint(path.split("."))
         return 1 if weight.ndim < 2 or is_table else 2
 
     decay = config.weight_decay
     assert decay is not None
     others = "adamw" if is_muon else config.name
-    return Optimizer(
-        [
-            _make(others, config, config.state_transition_weight_decay),
-            _make(others, config, 0.0),
-            _make(config.name, config, decay),
-        ],
-        schedules(config, steps),
-        group_of,
-        # Adafactor and Muon look at the rows and columns of each matrix.
-        [others != "adafactor", others != "adafactor", config.name in ("adamw", "lion")],
-    )
-
-
-def _make(name: str, config: OptimizerConfig, decay: float) -> optim.Optimizer:
+    kinds = (others, config.state_transition_weight_decay), (others, 0.0), (config.name, decay)
     betas = list(config.betas)
-    if name == "muon":
-        return optim.Muon(0.0, weight_decay=decay)
-    if name == "lion":
-        return optim.Lion(0.0, betas=betas, weight_decay=decay)
-    if name == "adafactor":
-        how: dict[str, Any] = {
-            "relative_step": False,
-            "scale_parameter": False,
-            "warmup_init": False,
-        }
-        return optim.Adafactor(0.0, weight_decay=decay, **how)
-    return optim.AdamW(0.0, betas=betas, weight_decay=decay, bias_correction=True)
+    make: dict[str, Callable[..., optim.Optimizer]] = {
+        "adamw": partial(optim.AdamW, betas=betas, bias_correction=True),
+        "lion": partial(optim.Lion, betas=betas),
+        "adafactor": partial(optim.Adafactor, relative_step=False, scale_parameter=False),
+        "muon": optim.Muon,
+    }
+    groups = [make[name](0.0, weight_decay=decay) for name, decay in kinds]
+    # Adafactor and Muon look at the rows and columns of each matrix.
+    joined = [name in ("adamw", "lion") for name, _ in kinds]
+    return Optimizer(groups, schedules(config, steps), group_of, joined)

@@ -31,26 +31,28 @@ def has_checkpoint(directory: Path) -> bool:
 
 
 class Output:
-    """The paths of a run's directory, and its log; `held` keeps other runs out."""
+    """The paths of a run's directory, and its log; `held` keeps other runs out.
 
-    def __init__(self, directory: Path, resume: bool, held: ExitStack) -> None:
-        self._use(directory)
-        self._held = held
-        if directory.exists() and not directory.is_dir():
-            raise InputError(f"{directory}: not a directory")
-        if not resume:
-            self._require_new()
-        elif directory.exists():
-            held.enter_context(locked(directory))
+    Without `held`, nothing is written: a rank beside the first one.
+    """
 
-    def _use(self, directory: Path) -> None:
+    def __init__(self, directory: Path, resume: bool, held: ExitStack | None) -> None:
         self.reporters: list[Reporter] = []
+        self._held = held
         self.directory = directory
         self.checkpoint = directory / "checkpoints" / "last.safetensors"
         self.log = directory / "log.jsonl"
         self.curves = directory / "curves.png"
         self.config = directory / "config.yaml"
         self.starting = directory / ".starting"  # until the first checkpoint is there
+        if held is None:
+            return
+        if directory.exists() and not directory.is_dir():
+            raise InputError(f"{directory}: not a directory")
+        if not resume:
+            self._require_new()
+        elif directory.exists():
+            held.enter_context(locked(directory))
 
     def _require_new(self) -> None:
         directory = self.directory
@@ -64,6 +66,9 @@ class Output:
     @contextmanager
     def start(self, config: dict[str, object]) -> Iterator[None]:
         """Create the directory and what the `with` block saves; if it fails, nothing is left."""
+        if self._held is None:
+            yield
+            return
         self.directory.mkdir(parents=True, exist_ok=True)
         self._held.enter_context(locked(self.directory))
         self._require_new()  # another process may have come first
@@ -88,6 +93,8 @@ class Output:
 
     def rewind(self, checkpoint: Path, step: int) -> None:
         """Delete what a killed process left after a checkpoint, which becomes the last one."""
+        if self._held is None:
+            return
         checkpoint.replace(self.checkpoint)  # a damaged one must not become the one before
         self._sweep()
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -97,26 +104,13 @@ class Output:
 
     def record(self, **values: object) -> None:
         """Append a record to the log; inf and nan, which JSON lacks, become null."""
+        if self._held is None:
+            return
         numbers = {k: v for k, v in values.items() if not isinstance(v, float) or isfinite(v)}
         with self.log.open("a") as file:
             file.write(json.dumps(dict.fromkeys(values) | numbers) + "\n")
         for report in self.reporters:
             report(values)
-
-
-class NoOutput(Output):
-    """The output of the ranks that write nothing."""
-
-    def __init__(self, directory: Path) -> None:
-        self._use(directory)
-
-    @contextmanager
-    def start(self, config: dict[str, object]) -> Iterator[None]:
-        yield
-
-    def rewind(self, checkpoint: Path, step: int) -> None: ...
-
-    def record(self, **values: object) -> None: ...
 
 
 def _is_upto(step: int, line: str) -> bool:

@@ -81,15 +81,16 @@ def make_model(config: TrainConfig, vocab_size: int) -> Any:
     """Make the model with its initial weights, ours or of `mlx_gateloop.family`."""
     mx.random.seed(config.seed)
     if config.weights is not None:
-        return _load_model(config, Path(config.weights), vocab_size)
-    args = config.model_args(vocab_size)
-    model = module(args.model_type).Model(args)
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear) and not isinstance(layer, StateTransitionLinear):
-            layer.weight = config.initial_scale * layer.weight
-    model.train()
-    model.model.recomputes_blocks = config.checkpoint_blocks
-    return model
+        model = _load_model(config, Path(config.weights), vocab_size)
+    else:
+        args = config.model_args(vocab_size)
+        model = module(args.model_type).Model(args)
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear) and not isinstance(layer, StateTransitionLinear):
+                layer.weight = config.initial_scale * layer.weight
+    if config.checkpoint_blocks:
+        model.model.recomputes_blocks = True
+    return model.train()
 
 
 def _load_model(config: TrainConfig, path: Path, vocab_size: int) -> Any:
@@ -108,9 +109,6 @@ def _load_model(config: TrainConfig, path: Path, vocab_size: int) -> Any:
     model.set_dtype(mx.float32)
     if config.lora_rank is not None:
         add_lora(model, config.lora_rank)
-    model.train()
-    if is_ours:
-        model.model.recomputes_blocks = config.checkpoint_blocks
     return model
 
 

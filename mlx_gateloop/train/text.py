@@ -1,17 +1,24 @@
 """Text as the source of a run: from a corpus to token streams and their batches."""
 
 import hashlib
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from mlx_gateloop.data import Batches, Document, load_corpus, num_bytes, pack, texts
 from mlx_gateloop.data.packing import DocumentBatches
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.generate import Sampling, stream
 from mlx_gateloop.io import models as io
+from mlx_gateloop.model.layers import TimeMixing
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import (
     CHAT_TEMPLATE,
@@ -19,14 +26,16 @@ from mlx_gateloop.tokenizer import (
     byte_tokenizer,
     from_sentencepiece,
     largest_id,
+    stop_token_ids,
     train_tokenizer,
 )
 from mlx_gateloop.train.config import TokenizerConfig, TrainConfig
 from mlx_gateloop.train.evaluate import Evaluation, evaluate
 from mlx_gateloop.train.lora import save_lora
-from mlx_gateloop.train.samples import first_prompt, half_lives, sample
 
 MAX_IDS = 1 << 22  # in a tokenizer; large ones have 2^18
+LONGEST = 1e9  # tokens; an infinite half-life is not JSON
+READ = 256  # tokens of text in which half-lives are measured
 
 
 class TextSource:
@@ -68,9 +77,9 @@ class TextSource:
                 f"model.num_outputs: must be the tokenizer's {self.vocab_size} tokens; omit it"
             )
         digest = hashlib.sha256()  # it changes with the text and with the tokenizer
-        for stream in (training, validation):
-            digest.update(f"{stream.tokens.dtype} {len(stream.tokens)}\n".encode())
-            for array in (stream.tokens, stream.starts, stream.asked):
+        for part in (training, validation):
+            digest.update(f"{part.tokens.dtype} {len(part.tokens)}\n".encode())
+            for array in (part.tokens, part.starts, part.asked):
                 digest.update(b"" if array is None else array.tobytes())
         self.sha256 = digest.hexdigest()
         self.summary = f"{len(training.tokens):,} tokens of training text"
@@ -125,3 +134,40 @@ def _set_chat_template(tokenizer: Any, documents: list[Document]) -> None:
         tokenizer.chat_template = None
     elif tokenizer.chat_template is None and TURN_END in tokenizer.get_vocab():
         tokenizer.chat_template = CHAT_TEMPLATE
+
+
+def first_prompt(documents: Sequence[Document]) -> Any:
+    """Return what comes before the first answer; the beginning of a text is empty."""
+    if not documents or isinstance(documents[0], str):
+        return ""
+    roles = [turn["role"] for turn in documents[0]]
+    return documents[0][: roles.index("assistant", 1)] if "assistant" in roles[1:] else ""
+
+
+def sample(model: nn.Module, tokenizer: Any, prompt: Any, tokens: int) -> str:
+    """Draw a text, always with the same random numbers."""
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    wrapped = TokenizerWrapper(tokenizer, eos_token_ids=stop_token_ids(tokenizer))
+    return "".join(stream(model, wrapped, prompt, Sampling(seed=0), max_tokens=tokens))
+
+
+def half_lives(model: nn.Module, tokens: np.ndarray) -> list[float]:
+    """Compute each layer's median half-life over its channels, in tokens of a text."""
+    found: list[float] = []
+
+    def observe(*inputs: Any) -> None:
+        logs = mx.maximum(inputs[3].logarithm()[0], -100)  # log|a|; a may be 0
+        decay = np.median(-np.array(logs.mean((0, 1))))
+        found.append(float(min(LONGEST, math.log(2) / max(decay, 1e-12))))
+
+    layers = [layer for layer in model.modules() if isinstance(layer, TimeMixing)]
+    try:
+        for layer in layers:
+            layer.observe = observe
+        if layers:
+            model(mx.array(tokens[None, :READ].astype(np.int32)))
+    finally:
+        for layer in layers:
+            layer.observe = None
+    return found

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -85,11 +86,15 @@ def tune_state(
         trials = [(tuner.learn(r, max(1, steps // TRIAL), every, patience)[0], r) for r in RATES]
         rate = min(trials)[1]
         _, states = tuner.learn(rate, steps, every, patience)
-        loss, scale = min((tuner.validate(_scaled(states, s)), s) for s in SCALES)
+        loss, scale = min((tuner.validate(scaled(s, states)), s) for s in SCALES)
     finally:
         model.train(was_training)
     report(f"validation loss {loss:.4f} with rate {rate} and scale {scale}")
-    return TunedState(tuner.state_of(_scaled(states, scale)), loss, before, rate, scale)
+    return TunedState(tuner.state_of(scaled(scale, states)), loss, before, rate, scale)
+
+
+def scaled(factor: float, states: States) -> States:
+    return cast(States, tree_map(lambda x: factor * x, states))
 
 
 class _Tuner:
@@ -118,8 +123,8 @@ class _Tuner:
         self.zero = zero_states(model, 1)
         caches = model.make_cache()
         model(mx.array(self.training.batch(0, 0)[0][:1]), caches)
-        squares = [[x.astype(mx.float32) ** 2 for x in cache.cache] for cache in caches]
-        self._units = [[mx.sqrt(x.mean()) + 1e-6 for x in layer] for layer in squares]
+        after = [cache.cache for cache in caches]
+        self._units = tree_map(lambda x: mx.sqrt(mx.mean(x.astype(mx.float32) ** 2)) + 1e-6, after)
 
     def _caches(self, states: States, batch: int = 1) -> list[Any]:
         caches: list[Any] = self.model.make_cache()
@@ -150,9 +155,7 @@ class _Tuner:
 
     def learn(self, rate: float, steps: int, every: int, patience: int) -> tuple[float, States]:
         """Take steps from the zero state; return the lowest validation loss and its states."""
-
-        def full(states: States) -> States:
-            return _scaled(states, self._units)
+        full = partial(tree_map, mx.multiply, self._units)
 
         @mx.compile
         @mx.value_and_grad
@@ -178,10 +181,3 @@ class _Tuner:
             if stale >= patience:
                 break
         return best
-
-
-def _scaled(states: States, scale: Any) -> States:
-    """Multiply states by a number, or each by its own."""
-    if isinstance(scale, float):
-        return [[scale * x for x in layer] for layer in states]
-    return [[s * x for s, x in zip(*pair, strict=True)] for pair in zip(scale, states, strict=True)]

@@ -1,16 +1,18 @@
 """Text as the source of a run."""
 
 import json
+import math
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.models import tiny_model
 from helpers.training import tiny_run
 
 from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer
 from mlx_gateloop.train.setup import Trainer, make_source
-from mlx_gateloop.train.text import _set_chat_template
+from mlx_gateloop.train.text import _set_chat_template, first_prompt, half_lives, sample
 
 
 def says(role, content):
@@ -18,6 +20,7 @@ def says(role, content):
 
 
 CHAT = [says("user", "Hi")]
+ANSWERED = [*CHAT, says("assistant", "Ho")]
 
 
 def test_the_loss_on_answers_is_that_of_a_plain_loop(tmp_path):
@@ -63,3 +66,27 @@ def test_conversations_alone_bring_a_template_and_leave_the_tokenizers_own(
     tokenizer.chat_template = own
     _set_chat_template(tokenizer, documents)
     assert tokenizer.chat_template == template
+
+
+def test_half_lives_of_known_transitions():
+    model = tiny_model(transition="fixed")
+    for number, layer in enumerate(model.layers):
+        layer.time_mixing.gamma = mx.full((8,), 1.0 + number)
+    expected = [math.log(2) / math.log1p(math.exp(-gamma)) for gamma in (1.0, 2.0)]
+    assert half_lives(model, np.arange(9)) == pytest.approx(expected, rel=1e-5)
+    assert all(layer.time_mixing.observe is None for layer in model.layers)
+    assert half_lives(tiny_model(transition="linear_attention"), np.arange(9)) == [1e9, 1e9]
+
+
+def test_a_sample_is_the_same_whatever_was_drawn_before():
+    model, tokenizer = tiny_model(vocab_size=262), byte_tokenizer()
+    before = mx.array(mx.random.state[0])
+    one = sample(model, tokenizer, "", 12)
+    assert mx.array_equal(before, mx.random.state[0]), "training goes on as without it"
+    mx.random.seed(5)
+    assert sample(model, tokenizer, "", 12) == one
+
+
+def test_a_prompt_ends_before_the_first_answer():
+    cases = [[*ANSWERED, *CHAT]], ["a text", ANSWERED], [CHAT], []
+    assert [first_prompt(case) for case in cases] == [CHAT, "", "", ""]

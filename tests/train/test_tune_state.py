@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from helpers.family import family_model
 from helpers.models import save_tiny_model, tiny_model
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 
 import mlx_gateloop as gl
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import byte_tokenizer
-from mlx_gateloop.train.tune_state import _scaled, _Tuner
+from mlx_gateloop.train.tune_state import _Tuner
 
 SCRIPT = """
 import sys, mlx_gateloop as gl, mlx.core as mx
@@ -41,23 +41,20 @@ def tiny(name="paper"):
 def test_gradients_by_the_initial_states_are_finite_differences(text, name):
     """Through the whole model, along a random direction of all layers."""
     tuner = _Tuner(tiny(name), byte_tokenizer(), text, 12, 2, False, 0)
-    batch, keys = (
-        map(mx.array, tuner.training.batch(0, 0)),
-        iter(mx.random.split(mx.random.key(1), 20)),
-    )
-    inputs, targets = batch
+    inputs, targets = map(mx.array, tuner.training.batch(0, 0))
+    keys = iter(mx.random.split(mx.random.key(1), 20))
     point, way = (
         [[mx.random.normal(x.shape, key=next(keys)) for x in layer] for layer in tuner.zero]
         for _ in "12"
     )
 
     def along(t):
-        pairs = zip(point, _scaled(way, t), strict=True)
-        moved = [[x + d for x, d in zip(*pair, strict=True)] for pair in pairs]
+        moved = tree_map(lambda x, d: x + t * d, point, way)
         return tuner.loss(moved, inputs, targets).item()
 
     gradient = mx.grad(lambda states: tuner.loss(states, inputs, targets))(point)
-    slopes = [x.sum().item() for layer in _scaled(gradient, way) for x in layer]
+    products = tree_map(lambda x, d: (x * d).sum(), gradient, way)
+    slopes = [slope.item() for _, slope in tree_flatten(products)]
     assert all(slopes), "every layer is learned"
     difference = (along(0.01) - along(-0.01)) / 0.02
     assert sum(slopes) == pytest.approx(difference, rel=0.02, abs=0.02)
