@@ -24,7 +24,7 @@ from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.fused_update import make_update
 from mlx_gateloop.train.optimizer import make_optimizer
 
-PROGRESS = Progress(step=7, best_loss=1.25, recent=[0.1, 1 / 3])
+PROGRESS = Progress(step=7, recent=[0.1, 1 / 3])  # with an infinite best loss
 RUN = {"config": {"seed": 1}}
 
 
@@ -42,20 +42,18 @@ def path(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("progress", [PROGRESS, Progress()])
-def test_everything_comes_back(tmp_path, progress):
-    path = tmp_path / "last.safetensors"
+def test_everything_comes_back(path):
     model, optimizer = parts(seed=1)
     update = make_update(model, optimizer, 1.0)
     update(model.parameters(), 0, mx.array(1.0))
-    save_checkpoint(path, model, optimizer, progress, RUN)
+    save_checkpoint(path, model, optimizer, PROGRESS, RUN)
     drawn = mx.random.uniform(shape=(5,))
     expected = tree_flatten([model.parameters(), optimizer.state])
 
     other_model, other_optimizer = parts(seed=2)
     captured = other_optimizer.state  # as a compiled step would have
     restore(path, other_model, other_optimizer)
-    assert read_header(path) == (progress, RUN)
+    assert read_header(path) == (PROGRESS, RUN)
     assert mx.array_equal(mx.random.uniform(shape=(5,)), drawn)
     found = tree_flatten([other_model.parameters(), captured])
     for (key, one), (other_key, other) in zip(expected, found, strict=True):

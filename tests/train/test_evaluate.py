@@ -26,14 +26,16 @@ class Bigram(nn.Module):
         return self.table[tokens]
 
 
+def score(model, tokens, length, batch_size=2, num_bytes=30, **protocol):
+    return evaluate(model, Stream(np.array(tokens)), num_bytes, length, batch_size, **protocol)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 60), st.integers(1, 20), st.integers(1, 5))
 def test_every_token_but_the_first_counts_once(count, length, batch_size):
     tokens = np.random.default_rng(count).integers(0, 7, count).astype(np.uint16)
     model = Bigram(7)
-    result = evaluate(
-        model, Stream(tokens), num_bytes=3 * count, length=length, batch_size=batch_size
-    )
+    result = score(model, tokens, length, batch_size, 3 * count)
     table = np.array(model.table, np.float64)
     log_probability = table - np.log(np.exp(table).sum(-1, keepdims=True))
     nats = -log_probability[tokens[:-1], tokens[1:]].sum()
@@ -61,13 +63,13 @@ def nats_of(model, tokens):
 def test_windows_start_from_an_empty_state(model):
     model.train()
     tokens = np.random.default_rng(0).integers(0, 13, 31)
-    result = evaluate(model, Stream(tokens), num_bytes=30, length=10, batch_size=2)
+    result = score(model, tokens, 10)
     assert model.training, "the mode is put back"
 
     model.eval()
     alone = np.mean([nats_of(model, tokens[start : start + 11]) for start in (0, 10, 20)])
     assert result.loss_nats == pytest.approx(alone, rel=1e-5)
-    joined = evaluate(model, Stream(tokens), num_bytes=30, length=30, batch_size=1)
+    joined = score(model, tokens, 30)
     assert joined.loss_nats != pytest.approx(alone, rel=1e-5)
 
 
@@ -81,21 +83,14 @@ def test_sliding_windows_score_what_is_new_after_an_empty_state(model, count, st
         begin = window * stride
         scored.append(nats_of(model, tokens[begin : target + 1])[-1])
         assert target < length or target - begin > length - stride
-    result = evaluate(
-        model, Stream(tokens), num_bytes=30, length=length, batch_size=2, stride=stride
-    )
+    result = score(model, tokens, length, stride=stride)
     assert result.tokens == count - 1
     assert result.loss_nats == pytest.approx(np.mean(scored), rel=1e-5)
 
 
 def test_a_carried_state_has_seen_everything_whatever_the_window(model):
     tokens = np.random.default_rng(0).integers(0, 13, 31)
-    results = [
-        evaluate(
-            model, Stream(tokens), num_bytes=30, length=length, batch_size=4, carry=True
-        ).loss_nats
-        for length in (1, 7, 10, 30, 99)
-    ]
+    results = [score(model, tokens, n, carry=True).loss_nats for n in (1, 7, 10, 30, 99)]
     model.eval()
     assert results == pytest.approx([nats_of(model, tokens).mean()] * 5, rel=1e-5)
 
@@ -103,7 +98,7 @@ def test_a_carried_state_has_seen_everything_whatever_the_window(model):
 def test_a_hopeless_model_has_infinite_perplexity():
     model = Bigram(7)
     model.table = 10000 * mx.eye(7)
-    result = evaluate(model, Stream(np.array([1, 2])), num_bytes=2, length=4, batch_size=1)
+    result = score(model, [1, 2], 4)
     assert result.loss_nats == pytest.approx(10000)
     assert result.perplexity == float("inf")
 
@@ -111,6 +106,4 @@ def test_a_hopeless_model_has_infinite_perplexity():
 def test_nothing_to_predict():
     for tokens in ([], [3]):
         with pytest.raises(InputError, match="fewer than two tokens"):
-            evaluate(
-                Bigram(7), Stream(np.array(tokens, np.int32)), num_bytes=1, length=4, batch_size=1
-            )
+            score(Bigram(7), tokens, 4)

@@ -1,6 +1,6 @@
 import errno
-import json
 import os
+import re
 import shutil
 import signal
 from math import log
@@ -10,10 +10,9 @@ import pytest
 from helpers.errors import refusal
 from helpers.training import press_ctrl_c, same_arrays, tiny_run
 from mlx_lm import load as load_with_mlx_lm
-from train.conftest import fill
 
+from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.data import Batches
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import locked
 from mlx_gateloop.train import Interrupted, TrainConfig, train
 from mlx_gateloop.train.checkpoint import read_header, read_newest
@@ -54,9 +53,7 @@ def fails(run):
     """Asserts that a run is refused in one line."""
 
     def fails(words, *arguments, **options):
-        with pytest.raises(InputError, match=words) as caught:
-            run(*arguments, **options)
-        assert "\n" not in str(caught.value)
+        assert re.search(words, refusal(run, *arguments, **options))
 
     return fails
 
@@ -72,7 +69,7 @@ def straight(tmp_path_factory, text_file):
 
 def log_of(out):
     """The log without times, which differ from run to run."""
-    records = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    records = read_json_lines(out / "log.jsonl")
     return [{k: v for k, v in record.items() if k not in TIMES} for record in records]
 
 
@@ -269,20 +266,6 @@ def test_full_disk_at_the_start_leaves_nothing(tmp_path, out, fails, monkeypatch
     monkeypatch.setattr(where, full_disk)
     fails("No space left on device")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("free", [0, 40, 120])
-def test_a_disk_that_is_full_later(straight, run, fails, small_disk, free):
-    """At the log, in the middle of the model, and of a checkpoint."""
-    out = shutil.copytree(straight, small_disk / "out")
-    (out / LAST).unlink()
-    shutil.copy((out / LAST).with_stem("previous"), out / LAST)  # a run that died in step 11
-    filling = fill(small_disk, free)
-    fails("No space left on device|Unable to write", out, resume=True)
-    assert read_newest(out / LAST)[1].step == 9
-    filling.unlink()
-    run(out, resume=True)
-    assert_same_run(out, straight)
 
 
 def test_patience_stops_a_run_that_no_longer_improves(run):

@@ -1,7 +1,5 @@
 """Tuned weights and LoRA adapters, of ours, of the family and of mlx-lm's recurrent models."""
 
-import json
-
 import mlx.core as mx
 import pytest
 from helpers.family import save_family_model
@@ -10,6 +8,7 @@ from helpers.recurrent import save_recurrent_model
 from helpers.training import press_ctrl_c, same_arrays, tiny_run
 from mlx_lm import load as load_with_mlx_lm
 
+from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.data import Batches
 from mlx_gateloop.data.packing import DocumentBatches
 from mlx_gateloop.train import Interrupted, train
@@ -34,11 +33,10 @@ def test_a_model_is_tuned_and_resumed_bit_for_bit(
     start, straight, out = (tmp_path / name for name in ("start", "straight", "out"))
     SAVE[name](start)
     texts = tmp_path / "texts.jsonl"  # their lengths differ
-    lines = [json.dumps({"text": "so calm, " * (1 + n % 7)}) for n in range(40)]
-    texts.write_text("\n".join(lines))
+    texts.write_text("".join(f'{{"text": "{"so calm, " * (1 + n % 7)}"}}\n' for n in range(40)))
     config = tiny_run(**TUNE, weights=str(start), lora_rank=rank)
     result = train(config, str(texts), straight)
-    records = [json.loads(line) for line in (straight / "log.jsonl").read_text().splitlines()]
+    records = read_json_lines(straight / "log.jsonl")
     losses = [r["validation_loss"] for r in records if "validation_loss" in r]
     assert losses[-1] < losses[0] - 0.1
     assert result.best_loss == min(losses)

@@ -13,9 +13,6 @@ from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.fused_update import make_update
 from mlx_gateloop.train.optimizer import cosine_with_warmup, decided, make_optimizer
 
-TRANSITIONS = ["data_controlled", "fixed", "linear_attention", "lru", "s4d_lin", "s5"]
-
-
 MLX = {
     "adamw": lambda *rates: optim.AdamW(rates[0], [0.9, 0.98], 1e-8, rates[1], True),
     "lion": lambda *rates: optim.Lion(rates[0], [0.9, 0.98], rates[1]),
@@ -26,17 +23,28 @@ MLX = {
 }
 
 
-@pytest.mark.parametrize("name", MLX)
-def test_each_weight_makes_the_steps_of_an_optimizer_of_mlx(name):
-    """The state transition has its own rate; Muon takes the matrices of blocks alone."""
+def is_transition(path):
+    return any(part in path for part in ("gamma", "theta", "constant"))
+
+
+@pytest.mark.parametrize(
+    ("name", "transition"),
+    [
+        *((name, "data_controlled") for name in MLX),
+        *(("adamw", name) for name in ("fixed", "linear_attention", "lru", "s4d_lin", "s5")),
+    ],
+)
+def test_each_weight_makes_the_steps_of_an_optimizer_of_mlx(name, transition):
+    """The state transition has its own rate and decay; Muon takes the matrices of blocks alone."""
     size = 3000 if name == "adamw" else 17  # large arrays beside joined ones
-    model, plain = (tiny_model(vocab_size=size) for _ in range(2))
+    model, plain = (tiny_model(vocab_size=size, transition=transition) for _ in range(2))
     config = OptimizerConfig(
         name=name,
         learning_rate=0.1,
         state_transition_learning_rate=0.02,
         weight_decay=0.05,
-        warmup_steps=0,
+        state_transition_weight_decay=0.03,
+        warmup_steps=2,
     )
     optimizer = make_optimizer(config, steps=10**9)
     optimizer.init(model.trainable_parameters())
@@ -52,8 +60,9 @@ def test_each_weight_makes_the_steps_of_an_optimizer_of_mlx(name):
             is_table = "embed" in path or "lm_head" in path
             kind = "adamw" if name == "muon" and (is_table or not is_matrix) else name
             decay = 0.05 if is_matrix and not (name == "muon" and is_table) else 0.0
-            rate = 0.02 if is_transition(path) else 0.1
-            one = theirs.setdefault(path, MLX[kind](rate, decay))
+            decay = 0.03 if is_transition(path) else decay
+            one = theirs.setdefault(path, MLX[kind](0.0, decay))
+            one.learning_rate = (0.02 if is_transition(path) else 0.1) * min(1, (step + 1) / 2)
             weights[path] = one.apply_gradients({"w": gradient}, {"w": weights[path]})["w"]
         plain.load_weights(list(weights.items()))
     for path, weight in tree_flatten(model.parameters()):
@@ -67,44 +76,6 @@ def test_warmup_is_linear_and_then_a_cosine_falls_to_zero():
     rates = [schedule(step) for step in (4, 9, 14, 24, 30)]
     assert rates == pytest.approx([8e-3, 4e-3 * (1 + math.cos(math.pi / 4)), 4e-3, 0, 0])
     assert [cosine_with_warmup(1.0, 0, 10)(step) for step in (0, 5)] == pytest.approx([1.0, 0.5])
-
-
-def updated(gradient, transition="data_controlled", **settings):
-    """The weights by path, from 1, after a step at a learning rate of 0.1 with equal gradients."""
-    model = tiny_model(transition=transition)
-    model.update(tree_map(mx.ones_like, model.parameters()))  # decay would not show at 0
-    optimizer = make_optimizer(
-        OptimizerConfig(**{"learning_rate": 0.1, "weight_decay": 0.05} | settings), steps=5
-    )
-    optimizer.init(model.trainable_parameters())
-    gradients = tree_map(lambda leaf: mx.full(leaf.shape, gradient), model.parameters())
-    make_update(model, optimizer, 1e9)(gradients, 0, mx.array(1.0))
-    return dict(tree_flatten(model.parameters()))
-
-
-def is_transition(path):
-    return any(part in path for part in ("gamma", "theta", "constant"))
-
-
-@pytest.mark.parametrize("transition", TRANSITIONS)
-def test_only_matrices_outside_the_transition_decay_or_the_transition_too(transition):
-    for path, weight in updated(0.0, transition, weight_decay=0.5).items():
-        decays = weight.ndim == 2 and not is_transition(path)
-        assert weight.max().item() == pytest.approx(0.95 if decays else 1.0), path
-    settings = {"weight_decay": 0.0, "state_transition_weight_decay": 0.5}
-    for path, weight in updated(0.0, transition, **settings).items():
-        assert weight.max().item() == pytest.approx(0.95 if is_transition(path) else 1.0), path
-
-
-def test_rates_follow_the_schedule_in_every_group():
-    optimizer = make_optimizer(
-        OptimizerConfig(learning_rate=1.0, weight_decay=0.0, warmup_steps=2), steps=4
-    )
-    optimizer.init(tiny_model().trainable_parameters())
-    for step, rate in enumerate((0.5, 1.0, 1.0)):
-        optimizer.schedule(step)
-        found = [group.learning_rate.item() for group in optimizer.groups]
-        assert found == pytest.approx([rate] * 3)
 
 
 @pytest.mark.parametrize(("per_epoch", "steps"), [(500, 500), (2.5, 100)])

@@ -1,12 +1,11 @@
 """Training on a task: the same trainer, its batches and its score from somewhere else."""
 
-import json
-
 import mlx.nn as nn
 import numpy as np
 import pytest
 from helpers.training import tiny_run
 
+from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.data.memory_horizon import memory_horizon
 from mlx_gateloop.data.task import UNASKED, Samples
 from mlx_gateloop.errors import InputError
@@ -30,7 +29,7 @@ def test_the_best_weights_score_as_the_log_says(tmp_path):
     task = sums()
     config = config_of(task, steps=60, start="published")  # learns these sums in fewer steps
     result = train(config, task, tmp_path / "out")
-    records = map(json.loads, (tmp_path / "out" / "log.jsonl").read_text().splitlines())
+    records = read_json_lines(tmp_path / "out" / "log.jsonl")
     scores = {r["validation_loss"]: r["accuracy"] for r in records if "accuracy" in r}
     assert len(scores) == 10
     model = load_model(tmp_path / "out")
