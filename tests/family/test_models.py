@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.family import CONFIGS, LENGTHS, family_model, golden, random_tokens
+from helpers.models import check_padding, padded
 from mlx.utils import tree_flatten
 from mlx_gateloop.convert.sources.fla_reference import FlaReference
 
@@ -42,18 +43,8 @@ def test_the_file_of_a_saved_directory_computes_the_same(name):
     exec(model_file(model.args), standalone.__dict__)
     copy = standalone.Model(standalone.ModelArgs.from_dict(asdict(model.args)))
     copy.load_weights(tree_flatten(model.parameters()))
-    tokens = mx.array(random_tokens(61))
-    close(copy(tokens), golden(name)[61])
-    texts = mx.concatenate([tokens, mx.roll(tokens, 20)])
-    both = [model.make_cache(), copy.make_cache()]
-    for cache in both:
-        for entry in cache:
-            entry.left_padding = mx.array([0, 20])
-    for part in mx.split(texts, [1, 19, 40], axis=1):
-        got, expected = copy(part, both[1]), model(part, both[0])
-        close(got[0], np.array(expected[0]))
-        close(both[1][1][0], np.array(both[0][1][0]))
-    close(got[1], np.array(expected[1]))
+    close(copy(mx.array(random_tokens(61))), golden(name)[61])
+    check_padding(copy, padded(copy, (61, 41), True), (61, 41), 19, True, close)
 
 
 @names
@@ -68,26 +59,8 @@ def test_a_text_in_chunks_is_the_whole_text(name):
 @names
 @pytest.mark.parametrize("left", [True, False])
 def test_padding_and_batching_change_no_logits(name, left):
-    model, cache = family_model(name), family_model(name).make_cache()
-    texts = [random_tokens(n)[0] for n in (61, 9, 1)]
-    padding = [61 - len(text) for text in texts]
-    sides = [(n, 0) if left else (0, n) for n in padding]
-    batch = mx.array(np.stack([np.pad(*pair) for pair in zip(texts, sides, strict=True)]))
-    for entry in cache:
-        if left:
-            entry.left_padding = mx.array(padding)
-        else:
-            entry.prepare(lengths=[len(text) for text in texts])
-    logits = [model(batch[:, n : n + 9], cache) for n in range(0, 61, 9)]
-    logits = mx.concatenate(logits, axis=1)
-    for entry in cache:
-        entry.finalize()
-    following = model(mx.array([[7], [8], [9]]), cache)
-    for row, (text, n) in enumerate(zip(texts, padding, strict=True)):
-        alone = logits[row, n:] if left else logits[row, : len(text)]
-        close(alone, golden(name)[len(text)][0])
-        whole = model(mx.array([[*text.tolist(), 7 + row]]))
-        close(following[row, 0], np.array(whole[0, -1]))
+    model, lengths = family_model(name), (61, 9, 1)
+    check_padding(model, padded(model, lengths, left), lengths, 9, left, close)
 
 
 @names

@@ -89,3 +89,36 @@ def tokens(length, batch=1, seed=0):
 def close(actual, expected, atol=2e-5):
     """Assert that arrays agree to float32's rounding over a few layers."""
     np.testing.assert_allclose(actual, expected, atol=atol, rtol=1e-5)
+
+
+def padded(model, lengths, left):
+    """A cache for a batch of prompts of these lengths, padded on one side."""
+    cache = model.make_cache()
+    for layer in cache:
+        if left:
+            layer.left_padding = mx.array([max(lengths) - n for n in lengths])
+        else:
+            layer.prepare(lengths=list(lengths))
+    return cache
+
+
+def check_padding(model, cache, lengths, chunk, left, close=close):
+    """Rows of a padded batch, read in chunks, have the logits of each prompt alone."""
+    width = max(lengths)
+    padding = [width - n for n in lengths]
+    prompts = [tokens(n, seed=n) for n in lengths]
+    sides = [(n, 0) if left else (0, n) for n in padding]
+    batch = mx.concatenate(
+        [mx.pad(p, [(0, 0), side]) for p, side in zip(prompts, sides, strict=True)]
+    )
+    parts = [model(batch[:, n : n + chunk], cache) for n in range(0, width, chunk)]
+    logits = mx.concatenate(parts, axis=1)
+    for layer in cache:
+        layer.finalize()
+    new = tokens(1, batch=len(lengths), seed=99)
+    following = model(new, cache)
+    for row, (prompt, n) in enumerate(zip(prompts, padding, strict=True)):
+        own = model.make_cache()
+        alone = slice(n, None) if left else slice(0, width - n)
+        close(logits[row : row + 1, alone], model(prompt, own))
+        close(following[row : row + 1], model(new[row : row + 1], own))

@@ -50,14 +50,6 @@ def test_a_state_continues_the_text(layer):
         near(state, last)
 
 
-def test_reverse_reads_from_the_end(layer):
-    x = mx.random.normal((2, 11, SIZE))
-    backward, last = layer(x, reverse=True)
-    forward, state = layer(x[:, ::-1])
-    near(backward, forward[:, ::-1])
-    near(last, state)
-
-
 def test_a_masked_token_is_left_out(layer):
     x = mx.random.normal((1, 6, SIZE))
     kept = [1, 2, 4, 5]

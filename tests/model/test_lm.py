@@ -33,12 +33,6 @@ def test_parameter_counts(preset, count, millions):
     assert round(total / 1e6, 1) == millions
 
 
-def test_memory_horizon_is_the_papers_table():
-    args = PRESETS["memory_horizon"]
-    assert (args.vocab_size, args.outputs, args.heads) == (6, 51, 64)
-    assert Model(args)(mx.zeros((2, 3), mx.int32)).shape == (2, 3, 51)
-
-
 def test_state_transition_paths():
     paths = {n for n in parameters(tiny_model()) if is_state_transition(n)}
     assert len(paths) == 2 * 2 * 2

@@ -47,17 +47,6 @@ def test_it_is_the_operators_softmax_form_with_its_gradient(options):
     np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
-@pytest.mark.parametrize("options", [*VARIANTS.values(), {"transition": "none", "rope_theta": 1e4}])
-def test_a_cache_goes_on_where_it_stopped(options):
-    layer, cache = mixing(**options), KVCache()
-    x = mx.random.normal((2, LENGTH, SIZE))
-    parts = [layer(part, "causal", cache) for part in mx.split(x, [5, 6, 7, 60], axis=1)]
-    np.testing.assert_allclose(mx.concatenate(parts, axis=1), layer(x), atol=5e-6)
-    cache.trim(4)
-    again = layer(x[:, -4:], None, cache)
-    np.testing.assert_allclose(again, layer(x)[:, -4:], atol=5e-6)
-
-
 @pytest.mark.parametrize("transition", ["data_controlled", "none"])
 def test_padding_is_never_looked_at(transition):
     layer = mixing(transition=transition)

@@ -5,7 +5,7 @@ import dataclasses
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
-from helpers.models import tiny_model, tokens
+from helpers.models import check_padding, padded, tiny_model, tokens
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.io.model_file import PACKAGE_ONLY
@@ -58,25 +58,10 @@ def test_logits_and_cache_of_parts_of_a_text(models):
     close(copy(prompt), model(prompt))
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padded_batches(models, side):
-    model, copy = models
-    ours, theirs = model.make_cache(), copy.make_cache()
-    for layer in (*ours, *theirs):
-        if side == "left":
-            layer.left_padding = mx.array([0, 3, 6])
-        else:
-            layer.prepare(lengths=[7, 4, 1])
-    prompt = tokens(7, batch=3)
-    live = mx.arange(7) >= mx.array([[0], [3], [6]])
-    live = (live if side == "left" else live[:, ::-1])[..., None]
-    for part, kept in zip(mx.split(prompt, [4], axis=1), mx.split(live, [4], axis=1), strict=True):
-        close(copy(part, theirs) * kept, model(part, ours) * kept)
-    for layer in (*ours, *theirs):
-        layer.finalize()
-    close(copy(tokens(1, batch=3), theirs), model(tokens(1, batch=3), ours))
-    for expected, cache in zip(ours, theirs, strict=True):
-        close(cache[0], expected[0])
+@pytest.mark.parametrize("left", [True, False])
+def test_padded_batches(models, left):
+    copy, lengths = models[1], (7, 4, 1)
+    check_padding(copy, padded(copy, lengths, left), lengths, 4, left, close)
 
 
 def test_gradients(models):
