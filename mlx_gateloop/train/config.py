@@ -245,10 +245,8 @@ class TrainConfig:
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """Return the number of optimizer steps, from `steps` or from `epochs`."""
-        steps = self.steps
-        if steps is None:
-            assert self.epochs is not None
-            steps = max(1, round(self.epochs * batches_per_epoch / self.optimizer.accumulate))
+        batches = (self.epochs or 0) * batches_per_epoch
+        steps = self.steps or max(1, round(batches / self.optimizer.accumulate))
         warmup = self.optimizer.warmup_steps
         if warmup is not None and warmup >= steps:
             raise InputError(

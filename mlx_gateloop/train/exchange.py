@@ -1,6 +1,6 @@
 """The sum of a gradient over ranks, in large buffers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 
 import mlx.core as mx
@@ -27,8 +27,12 @@ def start_sum(world: World, gradient: Tree, dtype: mx.Dtype) -> Callable[[], Tre
     is_shared = len(set(world.hosts)) < world.size
     size = (SHARED_BYTES_PER_RANK * world.size if is_shared else BUFFER_BYTES) // dtype.size
     named: Leaves = list(dict(tree_flatten(gradient)).items())
-    named = named[::-1]  # the backward pass begins with the last layer
-    summed = [_summed(world, leaves, size, dtype) for leaves in _groups(named, size)]
+    groups: list[Leaves] = [[]]  # of at least `size` elements each, but the last
+    for leaf in reversed(named):  # the backward pass begins with the last layer
+        if sum(array.size for _, array in groups[-1]) >= size:
+            groups.append([])
+        groups[-1].append(leaf)
+    summed = [_summed(world, leaves, size, dtype) for leaves in groups]
 
     def finish() -> Tree:
         for leaves in summed:
@@ -38,18 +42,6 @@ def start_sum(world: World, gradient: Tree, dtype: mx.Dtype) -> Callable[[], Tre
         return tree
 
     return finish
-
-
-def _groups(leaves: Leaves, size: int) -> Iterator[Leaves]:
-    """Group arrays so that each group but the last has at least `size` elements."""
-    group: Leaves = []
-    for leaf in leaves:
-        group.append(leaf)
-        if sum(array.size for _, array in group) >= size:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _summed(world: World, leaves: Leaves, size: int, dtype: mx.Dtype) -> Leaves:

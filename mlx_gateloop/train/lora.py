@@ -9,25 +9,23 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.io.files import replacing
 
+PARAMETERS: dict[str, Any] = {"scale": 20.0, "dropout": 0.0}  # mlx-lm's scale
+
 
 def add_lora(model: Any, rank: int) -> None:
     """Freeze a model and add adapters to all linear layers of its blocks."""
     from mlx_lm.tuner.utils import linear_to_lora_layers
 
     model.freeze()
-    linear_to_lora_layers(model, len(model.layers), _parameters(rank))
+    linear_to_lora_layers(model, len(model.layers), PARAMETERS | {"rank": rank})
 
 
 def save_lora(model: Any, tokenizer: Any, rank: int, directory: Path) -> None:
     """Write the adapters with their configuration, and the tokenizer."""
     config = {"fine_tune_type": "lora", "num_layers": len(model.layers)}
-    config |= {"lora_parameters": _parameters(rank)}
+    config |= {"lora_parameters": PARAMETERS | {"rank": rank}}
     with replacing(directory / "adapters.safetensors") as partial:
         mx.save_safetensors(str(partial), dict(tree_flatten(model.trainable_parameters())))
     with replacing(directory / "adapter_config.json") as partial:
         partial.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tokenizer.save_pretrained(directory)
-
-
-def _parameters(rank: int) -> dict[str, Any]:
-    return {"rank": rank, "scale": 20.0, "dropout": 0.0}  # mlx-lm's scale

@@ -1,26 +1,16 @@
-"""State tuning: gradients, frozen weights, and a state that another process reads."""
-
-import subprocess
-import sys
+"""State tuning: gradients, frozen weights and losses."""
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from helpers.family import family_model
-from helpers.models import save_tiny_model, tiny_model
+from helpers.models import VARIANTS, tiny_model
 from mlx.utils import tree_flatten, tree_map
 
 import mlx_gateloop as gl
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import byte_tokenizer
 from mlx_gateloop.train.tune_state import _Tuner
-
-SCRIPT = """
-import sys, mlx_gateloop as gl, mlx.core as mx
-model, tokenizer = gl.load(sys.argv[1])
-cache = gl.read_state(sys.argv[2], model, tokenizer).cache
-mx.save(sys.argv[3], model(mx.array([[7, 8, 9]]), cache))
-"""
 
 
 @pytest.fixture
@@ -33,8 +23,7 @@ def text(tmp_path):
 def tiny(name="paper"):
     if name == "gla_grouped":
         return family_model(name, vocab_size=262, norm_eps=1.0)
-    options = {"heads": {"num_heads": 2}, "real": {"gate": "real"}}.get(name, {})
-    return tiny_model(vocab_size=262, **options)
+    return tiny_model(vocab_size=262, **VARIANTS[name])
 
 
 @pytest.mark.parametrize("name", ["paper", "heads", "real", "gla_grouped"])
@@ -60,23 +49,15 @@ def test_gradients_by_the_initial_states_are_finite_differences(text, name):
     assert sum(slopes) == pytest.approx(difference, rel=0.02, abs=0.02)
 
 
-def test_a_state_is_learned_and_no_weight_changes(tmp_path, text):
-    path, file = save_tiny_model(tmp_path / "model"), tmp_path / "calm.state"
-    model, tokenizer = gl.load(path)
+def test_a_state_is_learned_and_no_weight_changes(text):
+    model, tokenizer = tiny(), byte_tokenizer()
     before = {name: np.array(x) for name, x in tree_flatten(model.parameters())}
     tuned = gl.tune_state(model, tokenizer, text, length=20, batch_size=4, steps=60)
     for name, x in tree_flatten(model.parameters()):
         assert np.array_equal(np.array(x), before[name]), name
     assert tuned.loss < tuned.loss_before - 0.05
-    gl.write_state(file, tuned.state, model, tokenizer)
     prompt = mx.array([[7, 8, 9]])
-    logits = model(prompt, gl.read_state(file, model, tokenizer).cache)
-    assert mx.abs(logits - model(prompt)).max() > 1e-3
-    arguments = [sys.executable, "-c", SCRIPT, path, file, tmp_path / "logits.npy"]
-    subprocess.run([*map(str, arguments)], check=True)
-    assert mx.array_equal(mx.load(str(tmp_path / "logits.npy")), logits)
-    with pytest.raises(InputError, match="another weights"):
-        gl.read_state(file, *gl.load(save_tiny_model(tmp_path / "other", seed=1)))
+    assert mx.abs(model(prompt, tuned.state.cache) - model(prompt)).max() > 1e-3
 
 
 def test_pieces_count_each_target_once(text):
