@@ -32,17 +32,11 @@ def make_chunked_gradients(
         before the batch, empty for zero, and after it. They are constants of the gradient.
     """
 
-    def cached(states: States) -> list[Any]:
-        caches = model.make_cache()
-        for cache, state in zip(caches, states, strict=True):
-            cache.cache = list(state)
-        return list(caches)
-
     def with_future(
         parameters: Tree, states: States, future: States, *arrays: mx.array
     ) -> tuple[mx.array, tuple[mx.array, States]]:
         """Add the states after the part times the gradient by them: a loss with their gradient."""
-        caches = cached(states)
+        caches = caches_of(model, states)
         loss, total = losses(parameters, *arrays[:3], caches, *arrays[3:])
         after = [list(cache.cache) for cache in caches]
         for one, gradient in zip(chain(*after), chain(*future), strict=True):
@@ -88,6 +82,14 @@ def make_chunked_gradients(
         return total, gradient, last
 
     return gradients
+
+
+def caches_of(model: nn.Module, states: States) -> list[Any]:
+    """Make caches that hold these states."""
+    caches: list[Any] = model.make_cache()
+    for cache, state in zip(caches, states, strict=True):
+        cache.cache = list(state)
+    return caches
 
 
 def zero_states(model: nn.Module, batch: int) -> States:

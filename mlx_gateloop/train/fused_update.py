@@ -4,6 +4,7 @@ An operation on each small array would take longer to launch than to compute.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import Any, cast
@@ -38,6 +39,7 @@ def split(joined: Named, like: Named) -> Named:
     }
 
 
+@dataclass
 class Optimizer:
     """Groups of weights, each with an optimizer and a learning rate by step of the run.
 
@@ -45,16 +47,11 @@ class Optimizer:
     that is skipped is none. `group_of` gives the number of a weight's group, by its path and value.
     """
 
-    def __init__(
-        self,
-        groups: list[optim.Optimizer],
-        schedules: list[Schedule],
-        group_of: Callable[[str, mx.array], int],
-        joined: list[bool],
-    ) -> None:
-        self.groups, self.schedules, self._group_of = groups, schedules, group_of
-        self._joined = joined
-        self.carried: list[list[mx.array]] = []  # the model's states before the next batch
+    groups: list[optim.Optimizer]
+    schedules: list[Schedule]
+    group_of: Callable[[str, mx.array], int]
+    joins: list[bool]  # the groups whose small arrays are joined
+    carried: list[list[mx.array]] = field(default_factory=list)  # states before the next batch
 
     @property
     def state(self) -> list[Tree]:
@@ -79,13 +76,13 @@ class Optimizer:
 
     def join(self, tree: Tree) -> list[Named]:
         """Join the small arrays of each group in a tree of the weights' shapes."""
-        pairs = zip(self._joined, self._divided(tree), strict=True)
+        pairs = zip(self.joins, self._divided(tree), strict=True)
         return [join(arrays) if joins else arrays for joins, arrays in pairs]
 
     def split(self, joined: list[Named], like: Tree) -> Tree:
         """Undo `join` of a tree of these shapes."""
         leaves: Named = {}
-        for joins, arrays, shapes in zip(self._joined, joined, self._divided(like), strict=True):
+        for joins, arrays, shapes in zip(self.joins, joined, self._divided(like), strict=True):
             leaves |= split(arrays, shapes) if joins else arrays
         return cast(Tree, tree_unflatten(list(leaves.items())))
 
@@ -93,7 +90,7 @@ class Optimizer:
         groups: list[Named] = [{} for _ in self.groups]
         leaves: Named = dict(tree_flatten(tree))
         for name, leaf in leaves.items():
-            groups[self._group_of(name, leaf)][name] = leaf
+            groups[self.group_of(name, leaf)][name] = leaf
         return groups
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -145,7 +145,13 @@ class Run:
                 if self._is_due(config.checkpoint_every) or self._finished() or stopping:
                     self._save_checkpoint()
                 if stopping and not self._finished():
-                    self._interrupt()
+                    if progress.best_loss == float("inf"):
+                        self._save_model()  # a trained one, as there is no best one
+                    self._draw()
+                    raise Interrupted(
+                        f"interrupted at step {progress.step} of {self.trainer.steps}, saved in "
+                        f"{self.output.directory}; continue with --resume"
+                    )
         self._draw()
         return TrainResult(
             out=self.output.directory,
@@ -163,7 +169,9 @@ class Run:
         progress.step += 1
         progress.recent_seconds += time.perf_counter() - began
         self._count(loss, norm, bar)
-        rate, memory = self._rate(), mx.get_peak_memory() / 2**30
+        steps = (progress.step - 1) % self.config.log_every + 1  # since the last log record
+        rate = steps * self.trainer.tokens_per_step / progress.recent_seconds
+        memory = mx.get_peak_memory() / 2**30
         bar.set_postfix_str(
             f"loss {loss:.3f}, {rate:,.0f} tokens/s, {memory:.2f} GB", refresh=False
         )
@@ -178,16 +186,6 @@ class Run:
         self.identity["config"] = config.to_dict()
         self._save_checkpoint()
         write_text(self.output.config, yaml.safe_dump(config.to_dict(), sort_keys=False))
-
-    def _interrupt(self) -> NoReturn:
-        """End the session after its checkpoint, with a trained model if there is no best one."""
-        if self.progress.best_loss == float("inf"):
-            self._save_model()
-        self._draw()
-        raise Interrupted(
-            f"interrupted at step {self.progress.step} of {self.trainer.steps}, saved in "
-            f"{self.output.directory}; continue with --resume"
-        )
 
     def _finished(self) -> bool:
         patience = self.config.patience
@@ -221,11 +219,6 @@ class Run:
                 f"{MAX_SKIPPED_IN_A_ROW} steps in a row up to step {progress.step} had a gradient "
                 "that is not finite; lower optimizer.learning_rate, or use dtype float32"
             )
-
-    def _rate(self) -> float:
-        """The rate of trained tokens per second since the last log record."""
-        steps = (self.progress.step - 1) % self.config.log_every + 1
-        return steps * self.trainer.tokens_per_step / self.progress.recent_seconds
 
     def _log(self, norm: float, rate: float, memory: float) -> None:
         progress = self.progress

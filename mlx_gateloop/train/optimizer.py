@@ -88,5 +88,5 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
     }
     groups = [make[name](0.0, weight_decay=decay) for name, decay in kinds]
     # Adafactor and Muon look at the rows and columns of each matrix.
-    joined = [name in ("adamw", "lion") for name, _ in kinds]
-    return Optimizer(groups, schedules(config, steps), group_of, joined)
+    joins = [name in ("adamw", "lion") for name, _ in kinds]
+    return Optimizer(groups, schedules(config, steps), group_of, joins)

@@ -63,10 +63,9 @@ def divided(world: World, config: TrainConfig) -> World:
     """Divide the ranks into groups that share sequences, with work for each in every batch."""
     world = world.with_sequences_over(config.sequence_parallel)
     batch_size, length, groups = config.data.batch_size, config.data.length, world.groups
-    if batch_size < groups or (world.sequence > 1 and batch_size % groups):
-        names, advice = (
-            ("ranks", "at least") if world.sequence == 1 else ("groups of ranks", "a multiple of")
-        )
+    shares = world.sequence > 1
+    if batch_size < groups or (shares and batch_size % groups):
+        names, advice = ("groups of ranks", "a multiple of") if shares else ("ranks", "at least")
         raise InputError(
             f"data.batch_size: {batch_size} sequences cannot be divided among {groups} {names}; "
             f"give {advice} {groups}"

@@ -16,7 +16,7 @@ from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.model.lm import require_readable
 from mlx_gateloop.model.state import State
 from mlx_gateloop.ops.pointwise import cross_entropy
-from mlx_gateloop.train.chunks import States, zero_states
+from mlx_gateloop.train.chunks import States, caches_of, zero_states
 from mlx_gateloop.train.step import number
 
 RATES = (0.03, 0.1, 0.3)  # Adam's, in units of the layer's own states
@@ -126,20 +126,16 @@ class _Tuner:
         after = [cache.cache for cache in caches]
         self._units = tree_map(lambda x: mx.sqrt(mx.mean(x.astype(mx.float32) ** 2)) + 1e-6, after)
 
-    def _caches(self, states: States, batch: int = 1) -> list[Any]:
-        caches: list[Any] = self.model.make_cache()
-        for cache, layer in zip(caches, states, strict=True):
-            cache.cache = [mx.broadcast_to(x, (batch, *x.shape[1:])) for x in layer]
-        return caches
-
     def state_of(self, states: States) -> State:
-        caches = self._caches(tree_map(lambda x, zero: x.astype(zero.dtype), states, self.zero))
+        states = tree_map(lambda x, zero: x.astype(zero.dtype), states, self.zero)
+        caches = caches_of(self.model, states)
         mx.eval([cache.cache for cache in caches])
         return State(caches)
 
     def loss(self, states: States, inputs: mx.array, targets: mx.array) -> mx.array:
         """Sum the loss of some pieces that begin with these states."""
-        logits = self.model(inputs, self._caches(states, len(inputs)))
+        states = tree_map(lambda x: mx.broadcast_to(x, (len(inputs), *x.shape[1:])), states)
+        logits = self.model(inputs, caches_of(self.model, states))
         return mx.where(targets >= 0, cross_entropy(logits, mx.maximum(targets, 0)), 0).sum()
 
     def validate(self, states: States) -> float:

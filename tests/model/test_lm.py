@@ -18,19 +18,17 @@ def parameters(model):
 
 # Parameter counts: the paper's "125M" is, by our conjecture, the second reading.
 @pytest.mark.parametrize(
-    ("preset", "count", "millions"),
+    ("preset", "count"),
     [
-        ("wikitext103", 114_267_217, 114.3),
-        ("125m", 123_627_217, 123.6),
-        ("demo", 3_880_448, 3.9),
-        ("memory_horizon", 154_355, 0.2),
+        ("wikitext103", 114_267_217),
+        ("125m", 123_627_217),
+        ("demo", 3_880_448),
+        ("memory_horizon", 154_355),
     ],
 )
-def test_parameter_counts(preset, count, millions):
+def test_parameter_counts(preset, count):
     model = Model(PRESETS[preset])  # lazy: nothing of it is ever computed
-    total = sum(w.size for w in parameters(model).values())
-    assert total == count
-    assert round(total / 1e6, 1) == millions
+    assert sum(w.size for w in parameters(model).values()) == count
 
 
 def test_state_transition_paths():
