@@ -1,4 +1,4 @@
-"""Text as the source of a run: from a corpus to token streams and their batches."""
+"""Text as the source of a run: token streams, their batches, and samples of the model."""
 
 import hashlib
 import math

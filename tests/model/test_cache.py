@@ -18,12 +18,6 @@ from mlx_lm.models.cache import BatchKVCache
 
 from mlx_gateloop.errors import InputError
 
-BATCHES = {
-    "lengths": st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    "chunk": st.integers(1, 10),
-    "left": st.booleans(),
-}
-
 
 def test_a_prompt_in_chunks_is_the_whole_prompt(model):
     prompt = tokens(70, batch=2)
@@ -32,21 +26,21 @@ def test_a_prompt_in_chunks_is_the_whole_prompt(model):
     close(mx.concatenate(chunks, axis=1), model(prompt))
 
 
-@settings(deadline=None, max_examples=15)
-@given(**BATCHES)
-def test_padding_and_batching_change_no_logits(lengths, chunk, left):
-    model = tiny_model()
-    check_padding(model, padded(model, lengths, left), lengths, chunk, left)
-
-
-@settings(deadline=None, max_examples=15)
-@given(variant=st.sampled_from(list(GROWING.values())), **BATCHES)
-def test_padding_and_batching_change_no_logits_of_attention(variant, lengths, chunk, left):
-    model = tiny_model(**variant)
-    padding = [max(lengths) - n for n in lengths]
-    cache = [BatchKVCache(padding if left else [0] * len(lengths)) for _ in model.layers]
-    for layer in cache:
-        layer.prepare(lengths=lengths, right_padding=None if left else padding)
+@settings(deadline=None, max_examples=30)
+@given(
+    variant=st.sampled_from([{}, *GROWING.values()]),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    chunk=st.integers(1, 10),
+    left=st.booleans(),
+)
+def test_padding_and_batching_change_no_logits(variant, lengths, chunk, left):
+    model, padding = tiny_model(**variant), [max(lengths) - n for n in lengths]
+    if variant:  # attention
+        cache = [BatchKVCache(padding if left else [0] * len(lengths)) for _ in model.layers]
+        for layer in cache:
+            layer.prepare(lengths=lengths, right_padding=None if left else padding)
+    else:
+        cache = padded(model, lengths, left)
     check_padding(model, cache, lengths, chunk, left)
 
 

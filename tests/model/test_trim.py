@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import mlx.core as mx
 import pytest
-from helpers.models import VARIANTS, close, tiny_model, tokens
+from helpers.models import VARIANTS, close, padded, tiny_model, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache, trim_prompt_cache
@@ -24,12 +24,9 @@ def test_tokens_after_a_trim_have_the_logits_of_a_cache_without_the_others(
     variant, calls, back, padding
 ):
     model, text = tiny_model(**variant), tokens(3 * 6 * 7 + 3, batch=2)
-    cache, other = model.make_cache(), model.make_cache()
-    for layer in (*cache, *other):
-        if padding == "left":
-            layer.left_padding = mx.array([0, 4])
-        elif padding == "right":
-            layer.prepare(lengths=[9, 4])
+    cache, other = (
+        padded(model, (9, 5), padding == "left") if padding else model.make_cache() for _ in "12"
+    )
     read = 0
     for tokens_back in back:
         for end in accumulate(calls, initial=read):

@@ -16,13 +16,11 @@ from mlx_gateloop.data import Batches
 from mlx_gateloop.io.files import locked
 from mlx_gateloop.train import Interrupted, TrainConfig, train
 from mlx_gateloop.train.checkpoint import read_header, read_newest
-from mlx_gateloop.train.loop import FIRST_SCALE, MAX_SKIPPED_IN_A_ROW
+from mlx_gateloop.train.loop import MAX_SKIPPED_IN_A_ROW
 from mlx_gateloop.train.optimizer import cosine_with_warmup
 
 TIMES = {"tokens_per_second", "memory_gb", "seconds"}
 SAVED = {"last.safetensors", "previous.safetensors"}
-FILES = {"checkpoints", "config.json", "config.yaml", "log.jsonl", "model.safetensors"}
-FILES |= {"gateloop.py", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
 LAST = "checkpoints/last.safetensors"
 
 
@@ -154,7 +152,7 @@ def test_float16_skips_overflows_and_resumes_exactly(tmp_path, run, out, monkeyp
     assert len(lines) == result.skipped
     assert "gradient is not finite; the loss scale is now" in lines[0]
     records = [record for record in log_of(tmp_path / "straight") if "loss" in record]
-    scale, finite, skipped = FIRST_SCALE, 0, 0
+    scale, finite, skipped = 2.0**16, 0, 0
     for record in records:
         finite = finite + 1 if record["skipped"] == skipped else 0
         scale, skipped = scale * {0: 0.5, 2: 2}.get(finite, 1), record["skipped"]
@@ -205,7 +203,7 @@ def test_killed_before_the_first_checkpoint_leaves_nothing_in_the_way(run, fails
         fails("another process is writing there")
     assert run(steps=2).steps == 2
     assert names_in(out / "checkpoints") == SAVED
-    assert names_in(out) == FILES
+    assert not list(out.rglob(".*"))
 
 
 def test_a_directory_with_a_run_is_left_alone(fails, text_file, out, straight):

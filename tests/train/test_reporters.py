@@ -4,9 +4,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from helpers.errors import refusal
 from helpers.training import tiny_run
 
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.train import train
 from mlx_gateloop.train.reporters import reporters
 
@@ -46,6 +46,4 @@ def test_a_run_reports_its_log_and_writes_a_page(text_file, tmp_path, logged, wi
 )
 def test_what_cannot_report_is_one_line(tmp_path, monkeypatch, name, message):
     monkeypatch.setattr("mlx_lm.tuner.callbacks.wandb", None)
-    with pytest.raises(InputError, match=message) as caught:
-        reporters([name], tmp_path, {})
-    assert "\n" not in str(caught.value)
+    assert message in refusal(reporters, [name], tmp_path, {})

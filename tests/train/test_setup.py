@@ -72,27 +72,19 @@ def test_a_new_model_of_the_family_learns(text_file, tmp_path, without_pictures)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "unknown model.model_type 'mamba'"),
-        ({"model_type": ["gla"]}, "unknown model.model_type"),
-        ({"model_type": "gla", "preset": "demo"}, "model.preset: leave it out"),
-        ({"model_type": "gla", "gate": "real"}, "unknown key model.gate"),
-        ({"model_type": "hgrn2", "hidden_size": 7}, "model.expand_ratio: expected"),
-    ],
-)
-def test_an_unusable_shape_is_named(changes, message):
-    assert message in refusal(TrainConfig.load, None, TINY | {"model": changes})
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+        ({"model": {"model_type": "mamba"}}, "unknown model.model_type 'mamba'"),
+        ({"model": {"model_type": ["gla"]}}, "unknown model.model_type"),
+        ({"model": {"model_type": "gla", "preset": "demo"}}, "model.preset: leave it out"),
+        ({"model": {"model_type": "gla", "gate": "real"}}, "unknown key model.gate"),
+        ({"model": {"model_type": "hgrn2", "hidden_size": 7}}, "model.expand_ratio: expected"),
         ({"weights": "nowhere"}, "weights: no model directory at"),
-        ({"start": "spread"}, "start: must be published with weights"),
-        ({"sequence_chunk": 8}, "sequence_chunk: must be None with weights"),
+        ({"weights": "nowhere", "start": "spread"}, "start: must be published with weights"),
+        ({"weights": "nowhere", "sequence_chunk": 8}, "sequence_chunk: must be None with weights"),
+        ({"lora_rank": 2}, "lora_rank needs weights"),
     ],
 )
-def test_what_a_run_from_weights_lacks_is_named(start, changes, message):
-    assert message in refusal(start, **changes)
+def test_an_unusable_start_is_named(changes, message):
+    assert message in refusal(TrainConfig.load, None, TINY | changes)
 
 
 def test_a_directory_of_another_type_and_a_shape_beside_it_are_refused(

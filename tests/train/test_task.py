@@ -14,20 +14,12 @@ from mlx_gateloop.train import train
 from mlx_gateloop.train.task import evaluate_task
 
 
-def sums(seed=0):
-    sizes = {"length": 12, "resets": 1, "max_input": 1, "max_output": 1}
-    return memory_horizon(**sizes, function="running_sum", samples=21, held_out=10, seed=seed)
-
-
-def config_of(task, **changes):
-    sizes = {"model__num_outputs": task.num_outputs, "data__length": 12}
-    return tiny_run(model__dropout=0.0, **sizes, **changes)
-
-
 @pytest.mark.usefixtures("without_pictures")
 def test_the_best_weights_score_as_the_log_says(tmp_path):
-    task = sums()
-    config = config_of(task, steps=60, start="published")  # learns these sums in fewer steps
+    sizes = {"length": 12, "resets": 1, "max_input": 1, "max_output": 1, "samples": 21}
+    task = memory_horizon(**sizes, function="running_sum", held_out=10, seed=0)
+    changes = {"model__num_outputs": task.num_outputs, "model__dropout": 0, "data__length": 12}
+    config = tiny_run(**changes, steps=60, start="published")  # learns these sums in fewer steps
     result = train(config, task, tmp_path / "out")
     records = read_json_lines(tmp_path / "out" / "log.jsonl")
     scores = {r["validation_loss"]: r["accuracy"] for r in records if "accuracy" in r}
