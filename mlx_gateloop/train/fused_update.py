@@ -22,23 +22,6 @@ Tree = dict[str, Any]  # arrays in nested dicts and lists, as MLX has parameters
 Schedule = Callable[[int], float]
 
 
-def join(arrays: Named) -> Named:
-    """Replace the small arrays by one vector, in their order, named `JOINED`."""
-    small = [array.flatten() for array in arrays.values() if array.size < SMALL]
-    large = {name: array for name, array in arrays.items() if array.size >= SMALL}
-    return large | ({JOINED: mx.concatenate(small)} if small else {})
-
-
-def split(joined: Named, like: Named) -> Named:
-    """Undo `join`; `like` has the names, the order and the shapes of its argument."""
-    sizes = [array.size for array in like.values() if array.size < SMALL]
-    parts = iter(mx.split(joined[JOINED], list(accumulate(sizes))[:-1]) if sizes else [])
-    return {
-        name: next(parts).reshape(array.shape) if array.size < SMALL else joined[name]
-        for name, array in like.items()
-    }
-
-
 @dataclass
 class Optimizer:
     """Groups of weights, each with an optimizer and a learning rate by step of the run.
@@ -75,22 +58,32 @@ class Optimizer:
             group.learning_rate = rate(step)
 
     def join(self, tree: Tree) -> list[Named]:
-        """Join the small arrays of each group in a tree of the weights' shapes."""
-        pairs = zip(self.joins, self._divided(tree), strict=True)
-        return [join(arrays) if joins else arrays for joins, arrays in pairs]
+        """Divide a tree of the weights' shapes into groups, and join the small arrays of each."""
+        joined = []
+        for small, large in self._divided(tree):
+            flat = [array.flatten() for array in small.values()]
+            joined.append(large | ({JOINED: mx.concatenate(flat)} if flat else {}))
+        return joined
 
     def split(self, joined: list[Named], like: Tree) -> Tree:
         """Undo `join` of a tree of these shapes."""
         leaves: Named = {}
-        for joins, arrays, shapes in zip(self.joins, joined, self._divided(like), strict=True):
-            leaves |= split(arrays, shapes) if joins else arrays
+        for arrays, (small, large) in zip(joined, self._divided(like), strict=True):
+            leaves |= {name: arrays[name] for name in large}
+            ends = list(accumulate(array.size for array in small.values()))[:-1]
+            parts: Any = mx.split(arrays[JOINED], ends) if small else []
+            for (name, array), part in zip(small.items(), parts, strict=True):
+                leaves[name] = part.reshape(array.shape)
         return cast(Tree, tree_unflatten(list(leaves.items())))
 
-    def _divided(self, tree: Tree) -> list[Named]:
-        groups: list[Named] = [{} for _ in self.groups]
+    def _divided(self, tree: Tree) -> list[tuple[Named, Named]]:
+        """Divide a tree's arrays into those of each group that are joined, and its others."""
+        groups: list[tuple[Named, Named]] = [({}, {}) for _ in self.groups]
         leaves: Named = dict(tree_flatten(tree))
         for name, leaf in leaves.items():
-            groups[self.group_of(name, leaf)][name] = leaf
+            number = self.group_of(name, leaf)
+            is_alone = leaf.size >= SMALL or not self.joins[number]
+            groups[number][is_alone][name] = leaf
         return groups
 
 
