@@ -20,7 +20,7 @@ help:
 	@echo "make kernels   count the GPU kernels' instructions: benchmarks/results/kernels.md"
 	@echo "make lint   ruff, mypy, clang-format and biome"
 	@echo "make docs   build these pages and the API reference into build/site"
-	@echo "make bench  time our code beside the peers that are installed"
+	@echo "make bench  time our code beside the other packages that are installed"
 	@echo "make clean  remove .venv and caches"
 
 # Ctrl-C, the only way to end it, is no error.
@@ -100,9 +100,9 @@ docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: .venv/installed-all
-	$(BIN)/gateloop bench ops
-	$(BIN)/gateloop bench model
-	$(BIN)/gateloop bench train
+	$(BIN)/python -m benchmarks.peers ops
+	$(BIN)/python -m benchmarks.peers model
+	$(BIN)/python -m benchmarks.peers train
 
 requirements: .venv/installed
 	$(BIN)/python .ci/requirements.py > requirements.txt

@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "app": TOOLS | {"__main__"},
     "convert": LIBRARY | {"", "__main__", "commands"},
 }
-ONLY_IN = {"torch": {"convert", "bench"}, "gradio": {"app"}}  # bench times installed peers
+ONLY_IN = {"torch": {"convert"}, "gradio": {"app"}}
 RELATIVE = {"app", "convert"}  # installed inside the package from folders beside it
 
 

@@ -1,1 +1,1 @@
-"""`gateloop bench`: our code and its installed peers, timed on the same arrays in one run."""
+"""`gateloop bench`: our backends, plain MLX and mlx-lm's models, timed on the same arrays."""

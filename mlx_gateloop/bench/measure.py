@@ -14,6 +14,7 @@ FEWEST_TURNS, BUDGET = 3, 10.0  # a candidate stops early after this many second
 
 Run = Callable[[], object]
 Function = Callable[..., Any]
+Others = Callable[..., dict[str, Any]]  # more rows for a table, from its name and its inputs
 
 
 @dataclass(frozen=True)

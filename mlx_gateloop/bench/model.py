@@ -6,6 +6,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx.utils import tree_flatten
 
 from mlx_gateloop.bench.measure import (
     Run,
@@ -16,36 +17,85 @@ from mlx_gateloop.bench.measure import (
     ratio,
     total_bytes,
 )
-from mlx_gateloop.bench.models import VOCABULARY, WIDTH, mlx_models, num_parameters, torch_model
-from mlx_gateloop.bench.report import Report, present
+from mlx_gateloop.bench.report import Report
 from mlx_gateloop.io.tables import markdown_table
+from mlx_gateloop.model.lm import Model, ModelArgs
 
-PEERS = ("torch", "gateloop-transformer")
-TORCH = "gateloop-transformer (torch)"
+VOCABULARY = 1024
+WIDTH = 192
+
+
+def mlx_models() -> dict[str, nn.Module]:
+    """Models of about two million parameters, with a shared embedding and head."""
+    from mlx_lm.models import mamba, mamba2, recurrent_gemma
+
+    mx.random.seed(0)
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": WIDTH}
+    ours: dict[str, Any] = {"num_hidden_layers": 4, "intermediate_size": 512, "output_gate": True}
+    shared = sizes | {
+        "intermediate_size": 2 * WIDTH, "num_hidden_layers": 7, "conv_kernel": 4,
+        "use_bias": False, "use_conv_bias": True,
+    }  # fmt: skip
+    heads: dict[str, Any] = {
+        "num_heads": 6,
+        "head_dim": 64,
+        "n_groups": 1,
+        "time_step_limit": (0.0, float("inf")),
+    }
+    griffin: dict[str, Any] = {
+        "attention_bias": False, "conv1d_width": 4, "intermediate_size": 6 * WIDTH,
+        "logits_soft_cap": 30.0, "num_attention_heads": 3, "num_hidden_layers": 4,
+        "num_key_value_heads": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "attention_window_size": 2048, "block_types": ["recurrent", "recurrent", "attention"],
+    }  # fmt: skip
+    models: dict[str, nn.Module] = {
+        "GateLoop (ours)": Model(ModelArgs(**sizes, **ours, tie_word_embeddings=True)),
+        "mlx-lm mamba": mamba.Model(
+            mamba.ModelArgs("mamba", **shared, state_size=16, time_step_rank=12)
+        ),
+        "mlx-lm mamba2": mamba2.Model(
+            mamba2.ModelArgs(
+                "mamba2", **shared, **heads, state_size=64, layer_norm_epsilon=1e-5,
+                tie_word_embeddings=True, time_step_rank="auto",
+            )
+        ),
+        "mlx-lm recurrent_gemma": recurrent_gemma.Model(
+            recurrent_gemma.ModelArgs("recurrent_gemma", **sizes, **griffin)
+        ),
+    }  # fmt: skip
+    models["mlx-lm recurrent_gemma"].pop("lm_head")  # as its loader does if the head is shared
+    mx.eval([model.parameters() for model in models.values()])
+    return models
+
+
+def num_parameters(model: nn.Module) -> int:
+    """Shared parameters count once."""
+    parameters: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    return sum(leaf.size for leaf in parameters.values())
 
 
 def measure(report: Report) -> None:
     length, decoded = (64, 4) if report.quick else (1024, 128)
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (1, length))
-    models: dict[str, Any] = dict(mlx_models())
+    models = mlx_models()
     prompt = mx.array(tokens)
     prefills: dict[str, Run] = {n: mlx_run(_prefill, m, prompt) for n, m in models.items()}
     decodes = {n: partial(_decode, m, prompt[:, :16], decoded) for n, m in models.items()}
     four = mx.repeat(prompt[:, :16], 4, 0)
     batches = {n: partial(_decode, m, four, decoded) for n, m in models.items()}
-    if all(map(present, PEERS)):
-        models[TORCH] = torch_model(WIDTH, 4, 2)
-        prefills[TORCH] = _torch_forward(models[TORCH], tokens)
+    sizes = {n: (num_parameters(m), len(m.layers)) for n, m in models.items()}
+    for name, (size, run) in report.others("model", tokens).items():
+        sizes[name], prefills[name] = size, run
     prefill = median_times(prefills)
     decode, batch = median_times(decodes), median_times(batches)
 
     ours = next(iter(models))
     rows = []
-    for name, model in models.items():
-        row = [name, f"{num_parameters(model):,}", str(len(model.layers))]
+    for name, (parameters, layers) in sizes.items():
+        row = [name, f"{parameters:,}", str(layers)]
         row.append(_speed(length, prefill[name], prefill[ours]))
         if name in decode:
-            _, state = _prefill(model, prompt)
+            _, state = _prefill(models[name], prompt)
             row.append(_speed(decoded, decode[name], decode[ours]))
             turns = 4 * decode[name] / batch[name]
             row.append(f"{4 * decoded / batch[name]:,.0f} ({turns:.1f} times)")
@@ -58,8 +108,7 @@ def measure(report: Report) -> None:
         f"{VOCABULARY:,}. Random weights: speed does not depend on them. Decode takes the "
         f"likeliest token, {decoded} times; then for four texts in a batch, beside four in turns. "
         "Peak is of the prefill. State is what the cache holds after it; GateLoop's, mamba's and "
-        "mamba2's never grows, recurrent_gemma's does up to its attention window. torch has no "
-        "cache here: its forward pass is timed."
+        "mamba2's never grows, recurrent_gemma's does up to its attention window."
     )
     header = ["", "parameters", "layers", "prefill tokens/s", "decode tokens/s", "four at once"]
     report.add(markdown_table([*header, "peak MB", "state KB"], rows))
@@ -78,18 +127,6 @@ def _decode(model: nn.Module, prompt: mx.array, count: int) -> None:
     for _ in range(count):
         token = mx.argmax(model(token, cache)[:, -1:], -1)
         mx.eval(token)
-
-
-def _torch_forward(model: Any, tokens: np.ndarray) -> Run:
-    import torch
-
-    inputs = torch.tensor(tokens)
-
-    def forward() -> Any:
-        with torch.no_grad():
-            return model(inputs)
-
-    return forward
 
 
 def _speed(tokens: int, seconds: float, ours: float) -> str:

@@ -1,18 +1,17 @@
-"""`gateloop bench ops`: the scan and the operator, beside jax and torch."""
+"""`gateloop bench ops`: the scan and the operator on each backend."""
 
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 import mlx_gateloop as gl
-from mlx_gateloop.bench import peers
 from mlx_gateloop.bench.measure import (
     Candidate,
+    Others,
     median_times,
     megabytes,
     milliseconds,
@@ -21,15 +20,12 @@ from mlx_gateloop.bench.measure import (
     peak_bytes,
     ratio,
 )
-from mlx_gateloop.bench.report import Report, present
+from mlx_gateloop.bench.report import Report
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.ops.backends import BACKENDS
 
 FASTEST_FIRST = ("metal", "cuda", "cpu", "mlx")
-JAX = "jax.lax.associative_scan"
-TORCH = "gateloop-transformer's scan (torch)"
 MAMBA = "mlx-lm's ssm_attn"
-GLA = "flash-linear-attention's chunk_gla"
 
 Shape = tuple[int, ...]
 Candidates = dict[str, Candidate]
@@ -40,19 +36,19 @@ def measure(report: Report) -> None:
     scan = (1, 256, 64) if quick else (1, 8192, 624)
     report.add(
         f"## The scan\n\nh_n = a_n h_{{n-1}} + x_n at {scan}, a and x complex.\n\n"
-        + table(scans(scan))
+        + table(scans(scan, report.others))
     )
     operator = (2, 64, 64) if quick else (8, 1024, 256)
     report.add(
         "## The operator\n\ny = q Re(h), h_n = a_n h_{n-1} + k_n v_n, a = sigmoid(gamma) "
         f"exp(i theta) at {operator}. The gradient is that of all five arrays.\n\n"
-        + table(operators(operator))
+        + table(operators(operator, report.others))
     )
     heads = (1, 128, 2, 8, 16) if quick else (1, 2048, 4, 64, 128)
-    for kind, is_complex in (("real", False), ("complex", True)):
+    for kind in ("real", "complex"):
         report.add(
             f"## The operator with heads, {kind}\n\nB, L, H, K, V = {heads}, a gate for each "
-            "key.\n\n" + table(with_heads(heads, is_complex))
+            "key.\n\n" + table(with_heads(heads, kind, report.others))
         )
     report.add(
         "## The operator with a real gate for each head\n\nThe form of Mamba-2.\n\n"
@@ -80,8 +76,8 @@ def backends() -> list[str]:
     return [name for name in FASTEST_FIRST if not BACKENDS[name].why_missing()]
 
 
-def scans(shape: Shape) -> Candidates:
-    """Our backends and the peers, on the same a, x and cotangent."""
+def scans(shape: Shape, others: Others) -> Candidates:
+    """Our backends and others, on the same a, x and cotangent."""
     planes, cotangents = scan_arrays(shape)
     arrays, dh = mlx_arrays(planes), mlx_arrays(cotangents)
 
@@ -89,14 +85,9 @@ def scans(shape: Shape) -> Candidates:
         zero = mx.zeros_like(xr[:, 0])
         return BACKENDS[backend].scan((ar, ai), (xr, xi), (zero, zero))
 
-    result = {f"ours, {b}": mlx_candidate(partial(scan, b), arrays, dh) for b in backends()}
-    pairs = (planes[:2], planes[2:], cotangents)
-    a, x, dy = (real + 1j * imaginary for real, imaginary in pairs)
-    if present("jax"):
-        result[JAX] = peers.jax_candidate(peers.jax_states, [a, x], dy)
-    if present("torch") and present("gateloop-transformer"):
-        result[TORCH] = peers.torch_candidate(peers.torch_states, [a, x], dy)
-    return result
+    ours = {f"ours, {b}": mlx_candidate(partial(scan, b), arrays, dh) for b in backends()}
+    a, x, dy = (re + 1j * im for re, im in (planes[:2], planes[2:], cotangents))
+    return ours | others("scan", [a, x], dy)
 
 
 def scan_arrays(shape: Shape) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -108,26 +99,18 @@ def scan_arrays(shape: Shape) -> tuple[list[np.ndarray], list[np.ndarray]]:
     return planes[:4], planes[4:]
 
 
-def operators(shape: Shape) -> Candidates:
-    """Our backends and the peers, on the same q, k, v, gamma, theta and cotangent."""
+def operators(shape: Shape, others: Others) -> Candidates:
+    """Our backends and others, on the same q, k, v, gamma, theta and cotangent."""
     *arrays, dy = _normal(*[shape] * 6)
-    result = _ours(_operator, arrays, dy)
-    if present("jax"):
-        result[JAX] = peers.jax_gate_loop(arrays, dy)
-    if present("torch") and present("gateloop-transformer"):
-        result[TORCH] = peers.torch_gate_loop(arrays, dy)
-    return result
+    return _ours(_operator, arrays, dy) | others("operator", arrays, dy)
 
 
-def with_heads(shape: Shape, is_complex: bool) -> Candidates:
-    """Our backends and, on an NVIDIA GPU, GLA's kernels, on the same arrays and cotangent."""
+def with_heads(shape: Shape, kind: str, others: Others) -> Candidates:
+    """Our backends and others, on the same q, k, v, gamma, if complex theta, and cotangent."""
     *rows, V = shape
     keys, values = tuple(rows), (*rows[:-1], V)
-    *arrays, dy = _normal(keys, keys, values, *[keys] * (1 + is_complex), values)
-    result = _ours(_operator, arrays, dy)
-    if not is_complex and "cuda" in backends() and find_spec("fla"):  # it needs Triton, so a GPU
-        result[GLA] = peers.fla_gla(arrays, dy)
-    return result
+    *arrays, dy = _normal(keys, keys, values, *[keys] * (1 + (kind == "complex")), values)
+    return _ours(_operator, arrays, dy) | others(f"{kind} heads", arrays, dy)
 
 
 def one_gate(shape: Shape) -> Candidates:

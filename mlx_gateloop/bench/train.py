@@ -1,24 +1,18 @@
-"""`gateloop bench train`: one training step, beside gateloop-transformer's."""
-
-from typing import Any
+"""`gateloop bench train`: one training step."""
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.bench.measure import Run, median_times, megabytes, milliseconds, peak_bytes, ratio
-from mlx_gateloop.bench.models import VOCABULARY, num_parameters, torch_model
-from mlx_gateloop.bench.report import Report, present
-from mlx_gateloop.io.machine import cores
+from mlx_gateloop.bench.model import VOCABULARY, num_parameters
+from mlx_gateloop.bench.report import Report
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.config import OptimizerConfig, TrainConfig
 from mlx_gateloop.train.optimizer import make_optimizer
-from mlx_gateloop.train.step import Step, make_step
+from mlx_gateloop.train.step import make_step
 
-PEERS = ("torch", "gateloop-transformer")
 OURS = "GateLoop (ours)"
-TORCH = "gateloop-transformer (torch)"
 CLIP_NORM = 1.0
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, weight_decay=0.05, clip_norm=CLIP_NORM)
 STEPS = 10**6  # in the schedule; far more than are taken
@@ -37,20 +31,22 @@ def measure(report: Report) -> None:
         output_gate=True,
     )
     model = Model(args)
-    models: dict[str, Any] = {OURS: model}
-    step = _our_step(model, batch * length)
+    optimizer = make_optimizer(OPTIMIZER, STEPS)
+    optimizer.init(model.trainable_parameters())
+    mx.eval(model.state, optimizer.state)
+    step = make_step(model, optimizer, CONFIG, batch * length)
     batches = [(tokens[:, :-1], tokens[:, 1:])]
     runs: dict[str, Run] = {OURS: lambda: step(batches, 0, 1.0)}
-    if all(map(present, PEERS)):
-        models[TORCH] = torch_model(width, depth, ff_mult=3)
-        runs[TORCH] = _torch_step(models[TORCH], tokens)
+    parameters = {OURS: num_parameters(model)}
+    for name, (count, run) in report.others("train", tokens, width, depth).items():
+        parameters[name], runs[name] = count, run
     times = median_times(runs)
 
     ours = times[OURS]
     rows = [
         [
             name,
-            f"{num_parameters(models[name]):,}",
+            f"{parameters[name]:,}",
             f"{milliseconds(seconds)} ({ratio(seconds, ours)})",
             f"{tokens[:, 1:].size / seconds:,.0f}",
             megabytes(peak_bytes(runs[name])) if name == OURS else "-",
@@ -59,34 +55,6 @@ def measure(report: Report) -> None:
     ]
     report.add(
         f"## One step: width {width}, depth {depth}, FNN 3x, vocabulary {VOCABULARY:,}, batch "
-        f"{batch} of {length}, float32\n\nForward, gradient, clipping to norm {CLIP_NORM:g}, "
-        f"AdamW; torch has {cores()} threads, and recomputes the operator for its gradient."
+        f"{batch} of {length}, float32\n\nForward, gradient, clipping to norm {CLIP_NORM:g}, AdamW."
     )
     report.add(markdown_table(["", "parameters", "step ms", "tokens/s", "peak MB"], rows))
-
-
-def _our_step(model: nn.Module, targets: int) -> Step:
-    optimizer = make_optimizer(OPTIMIZER, STEPS)
-    optimizer.init(model.trainable_parameters())
-    mx.eval(model.state, optimizer.state)
-    return make_step(model, optimizer, CONFIG, targets)
-
-
-def _torch_step(model: Any, tokens: np.ndarray) -> Run:
-    import torch
-
-    data = torch.tensor(tokens)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        OPTIMIZER.learning_rate,
-        betas=OPTIMIZER.betas,
-        weight_decay=OPTIMIZER.weight_decay,
-    )
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(data, return_loss=True).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
-        optimizer.step()
-
-    return step

@@ -77,7 +77,7 @@ COMMANDS = {
         "train",
     ),
     "bench": Command(
-        "time our code and other packages in one run", "gateloop bench ops --out results", "train"
+        "time our backends beside plain MLX and mlx-lm", "gateloop bench ops --out results", "train"
     ),
     "doctor": Command(
         "list this machine's backends, what is missing, and how to get it", "gateloop doctor"

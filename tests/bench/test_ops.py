@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers.reference import Case, error, forward, gradients
 
+from benchmarks import peers
 from mlx_gateloop.bench import ops
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from inside torch
@@ -27,15 +28,15 @@ def test_scans_agree():
     (ar, ai, xr, xi), _ = ops.scan_arrays(shape)
     want = states(ar + 1j * ai, xr + 1j * xi)
     gradients_of = {}
-    for name, candidate in ops.scans(shape).items():
+    for name, candidate in ops.scans(shape, peers.rows).items():
         found = outputs(candidate.forward())
         h = found[0] + 1j * found[1] if candidate.is_mlx else found[0]
         assert error(h, want) < 1e-6, name
         found = outputs(candidate.gradient())
-        is_torch = name == ops.TORCH  # jax's complex cotangent is the conjugate of torch's
-        pair = [found[0] + 1j * found[1], found[2] + 1j * found[3]] if candidate.is_mlx else found
-        if candidate.is_mlx or is_torch:
-            gradients_of[name] = pair
+        if candidate.is_mlx:
+            found = [found[0] + 1j * found[1], found[2] + 1j * found[3]]
+        if "jax" not in name:  # its complex cotangent is the conjugate of torch's
+            gradients_of[name] = found
     first, *others = gradients_of.values()
     for other in others:
         assert max(error(got, want) for got, want in zip(other, first, strict=True)) < 1e-5
@@ -53,7 +54,7 @@ def test_operators_agree():
     want = gradients(case)
     moved = want["a"].conj() * a  # by log|a|: its real part; by arg a: minus the imaginary part
     expected = [want["q"], want["k"], want["v"], moved.real * (1 - size), -moved.imag]
-    for name, candidate in ops.operators(shape).items():
+    for name, candidate in ops.operators(shape, peers.rows).items():
         assert error(outputs(candidate.forward())[0], forward(case)[0][..., 0]) < 1e-6, name
         for got, gradient in zip(outputs(candidate.gradient()), expected, strict=True):
             assert error(got, gradient[..., 0]) < 1e-5, name
@@ -61,8 +62,8 @@ def test_operators_agree():
 
 def test_candidates_with_heads_agree():
     shape = (1, 192, 2, 4, 6)
-    compared = ops.with_heads(shape, True), ops.with_heads(shape, False), ops.one_gate(shape)
-    for candidates in compared:
+    kinds = (ops.with_heads(shape, kind, peers.rows) for kind in ("complex", "real"))
+    for candidates in (*kinds, ops.one_gate(shape)):
         first, *others = candidates.values()
         for other in others:
             for mine, theirs in ((first.forward, other.forward), (first.gradient, other.gradient)):

@@ -1,9 +1,12 @@
-"""The reports: their tables, files, and missing peers."""
+"""The reports: their tables and files, and rows of peers."""
+
+import sys
 
 import mlx.core as mx
 import pytest
 
-from mlx_gateloop.bench import measure, ops, report
+from benchmarks import peers
+from mlx_gateloop.bench import measure, ops
 from mlx_gateloop.bench.measure import Candidate, mlx_candidate, peak_bytes
 from mlx_gateloop.bench.report import write_report
 from mlx_gateloop.cli import main
@@ -41,13 +44,23 @@ ROWS = {
 
 @pytest.mark.parametrize(("what", "rows"), ROWS.items())
 def test_a_quick_report(what, rows, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(report, "find_spec", lambda name: None)
     monkeypatch.setattr(measure, "TURNS", 1)
     out = tmp_path / "new" / "results"
     assert main(["bench", what, "--quick", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert (out / f"{what}.md").read_text() == printed[:-1]
-    for text in (*rows, f"gateloop bench {what} --quick", "mlx 0.", "BLAS", "- torch: not inst"):
+    for text in (*rows, f"gateloop bench {what} --quick", "mlx 0.", "BLAS"):
+        assert text in printed
+
+
+@pytest.mark.parametrize("what", ["model", "train"])
+def test_peers_add_rows(what, capsys, monkeypatch):
+    pytest.importorskip("gateloop_transformer")
+    monkeypatch.setattr(measure, "TURNS", 1)
+    monkeypatch.setattr(sys, "argv", ["peers", what, "--quick"])
+    peers.main()
+    printed = capsys.readouterr().out
+    for text in ("\n| GateLoop (ours) ", "\n| gateloop-transformer (torch) ", "benchmarks.peers"):
         assert text in printed
 
 
