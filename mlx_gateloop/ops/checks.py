@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.transition import Transition
+from mlx_gateloop.ops.transition import Transition, check_type, kind_of
 
 
 def check_gate_loop(
@@ -11,13 +11,13 @@ def check_gate_loop(
     _check_projections(q, k, v)
     _check_transition(a, q.shape, q.ndim == 4)
     if h0 is not None:
-        _check_real("h0", h0)
+        check_type("h0", h0)
         planes = h0.shape[1] if h0.shape[1:2] in ((1,), (2,)) else 1 + a.is_complex
         size = (q.shape[0], planes, *q.shape[2:], *v.shape[3:])
         _check_shape("h0", h0, size, "batch, real and imaginary part, sizes of the state")
     if mask is not None:
         if not isinstance(mask, mx.array) or mask.dtype != mx.bool_:
-            raise ValueError(f"mask: expected a bool array, got {_kind(mask)}")
+            raise ValueError(f"mask: expected a bool array, got {kind_of(mask)}")
         _check_shape("mask", mask, q.shape[:2], "[B, L]")
 
 
@@ -28,10 +28,7 @@ def check_convolve(q: mx.array, k: mx.array, v: mx.array, a: Transition) -> None
 
 def check_linear_scan(a: mx.array, x: mx.array, h0: mx.array | None) -> None:
     for name, array in (("a", a), ("x", x)) + ((("h0", h0),) if h0 is not None else ()):
-        if not isinstance(array, mx.array) or not mx.issubdtype(array.dtype, mx.inexact):
-            raise ValueError(
-                f"{name}: expected a floating-point or complex64 array, got {_kind(array)}"
-            )
+        check_type(name, array, mx.inexact, "floating-point or complex64")
     if x.ndim < 2:
         raise ValueError(f"x: expected [B, L, ...], got shape {x.shape}")
     _check_shape("a", a, x.shape, "x's shape")
@@ -46,7 +43,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def _check_projections(q: mx.array, k: mx.array, v: mx.array) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _check_real(name, x)
+        check_type(name, x)
     if q.ndim not in (3, 4):
         raise ValueError(f"q: expected [B, L, D] or [B, L, H, K], got shape {q.shape}")
     _check_shape("k", k, q.shape, "q's shape")
@@ -64,11 +61,6 @@ def _check_transition(a: Transition, shape: tuple[int, ...], may_share: bool) ->
         raise ValueError(f"a: expected {shape} or {_with(shape, 1)}, got {a.shape}")
 
 
-def _check_real(name: str, x: mx.array) -> None:
-    if not isinstance(x, mx.array) or not mx.issubdtype(x.dtype, mx.floating):
-        raise ValueError(f"{name}: expected a real floating-point array, got {_kind(x)}")
-
-
 def _check_shape(name: str, x: mx.array | Transition, shape: tuple[int, ...], meaning: str) -> None:
     if x.shape != shape:
         raise ValueError(f"{name}: expected shape {shape} ({meaning}), got {x.shape}")
@@ -76,7 +68,3 @@ def _check_shape(name: str, x: mx.array | Transition, shape: tuple[int, ...], me
 
 def _with(shape: tuple[int, ...], last: int | str) -> str:
     return f"({', '.join(map(str, (*shape[:-1], last)))})"
-
-
-def _kind(x: object) -> str:
-    return f"dtype {x.dtype}" if isinstance(x, mx.array) else type(x).__name__

@@ -6,22 +6,21 @@ Re(sum_k q_n k_m a_{m+1} ... a_n) times v_m. For m in the first and n in the sec
     a_{m+1} ... a_n = (a_{m+1} ... a_middle) (a_{middle+1} ... a_n),
 
 so these scores are one matrix product of q times prefix products with k times suffix products.
-Doubling the blocks from one step to the chunk covers every pair (`blocks.py`). Products only, so
-underflow and resets (a = 0) need no special case.
+Doubling the blocks from one step to the chunk covers every pair. Products only, so underflow and
+resets (a = 0) need no special case.
 
 The gradient keeps the states before each group of chunks and computes the rest again. Both passes
 take one group after another, so that only one group's intermediate arrays are in memory. Keys and
 states are conjugate here: Re(x h) is then a sum of products of parts, without signs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.blocks import scores_of_blocks, sum_of
-from mlx_gateloop.ops.planes import Outputs, Planes, add, conjugate
+from mlx_gateloop.ops.planes import Outputs, Planes, add, conjugate, multiply, widen
 from mlx_gateloop.ops.scan import Pair, step
 
 CHUNK = 64  # steps; the carried states take L / CHUNK of the memory that all states would
@@ -116,14 +115,14 @@ def _whole(parts: Planes | list[mx.array], length: int) -> mx.array:
 def _forward(x: Planes, a: Planes, h: Planes) -> Outputs:
     """Compute the outputs of a group, and the state after it."""
     q, k, v = x
-    scores, queries, keys, totals = scores_of_blocks(q, k, a)
+    scores, queries, keys, totals = _scores(q, k, a)
     added = tuple(plane.swapaxes(-1, -2) @ v for plane in keys)
     starts, h = _carry(conjugate(totals), added, tuple(plane[:, None] for plane in h))
     y = (x @ h for x, h in zip(queries, starts, strict=True))
     # The zeros above the diagonal times an infinity would be NaN before its step.
     finite = mx.isfinite(mx.stop_gradient(v))
     after = mx.cumsum(mx.where(finite, 0.0, mx.nan), axis=3)
-    return sum_of([scores @ mx.where(finite, v, 0), after, *y]), tuple(p.squeeze(1) for p in h)
+    return _sum([scores @ mx.where(finite, v, 0), after, *y]), tuple(p.squeeze(1) for p in h)
 
 
 def _carry(totals: Planes, added: Planes, h: Planes) -> Pair:
@@ -136,3 +135,55 @@ def _carry(totals: Planes, added: Planes, h: Planes) -> Pair:
         h = step(parts[: len(totals)], parts[len(totals) :], h)
     starts = zip(*before, strict=True)
     return tuple(mx.concatenate(list(planes), 1) for planes in starts), h
+
+
+def _scores(q: mx.array, k: mx.array, a: Planes) -> tuple[mx.array, Planes, Planes, Planes]:
+    """Compute Re(sum_k q_n k_m a_{m+1} ... a_n), zero for m > n: `[..., steps, steps]`.
+
+    q and k are `[..., steps, K]`, a `[..., steps, K or 1]`. Returns also the queries, keys and
+    totals of the whole chunk.
+
+    For a block, `queries` are q times the products of a from the block's start through each step,
+    `keys` are k times the products from after each step through the block's end, conjugate, and
+    `totals` are the products over the whole block. Two neighbours make a block of twice the steps:
+
+        queries = queries1, total1 queries2;  keys = conj(total2) keys1, keys2
+        total = total1 total2
+
+    and the scores of queries2 with keys1 are one matrix product, Re(queries2 conj(keys1)^T).
+    """
+    # [..., blocks, steps of a block, K]
+    planes = multiply(a, (q,)), widen((k,), len(a)), a
+    queries, keys, totals = (tuple(x[..., None, :] for x in each) for each in planes)
+    inside = (q * k).sum(-1)[..., None, None]
+    while queries[0].shape[-3] > 1:
+        queries1, queries2 = _halves(queries)
+        keys1, keys2 = _halves(keys)
+        total1, total2 = _halves(totals)
+        (block1,), (block2,) = _halves((inside,))
+        between = _sum(x @ y.swapaxes(-1, -2) for x, y in zip(queries2, keys1, strict=True))
+        above = mx.concatenate([block1, mx.zeros_like(block1)], -1)
+        inside = mx.concatenate([above, mx.concatenate([between, block2], -1)], -2)
+        queries = _joined(queries1, multiply(total1, queries2))
+        keys = _joined(multiply(conjugate(total2), keys1), keys2)
+        totals = multiply(total1, total2)
+    whole = [tuple(x.squeeze(-3) for x in planes) for planes in (queries, keys, totals)]
+    return inside.squeeze(-3), whole[0], whole[1], whole[2]
+
+
+def _sum(arrays: Iterable[mx.array]) -> mx.array:
+    """Add arrays up, in their order."""
+    first, *others = arrays
+    return sum(others, first)
+
+
+def _halves(planes: Planes) -> tuple[Planes, Planes]:
+    """Return the first and the second of each two blocks."""
+    # [..., blocks, rows, columns] -> twice [..., blocks / 2, rows, columns]
+    pairs = (mx.split(mx.unflatten(x, -3, (-1, 2)), 2, -3) for x in planes)
+    first, second = zip(*pairs, strict=True)
+    return tuple(x.squeeze(-3) for x in first), tuple(x.squeeze(-3) for x in second)
+
+
+def _joined(first: Planes, second: Planes) -> Planes:
+    return tuple(mx.concatenate(list(pair), -2) for pair in zip(first, second, strict=True))

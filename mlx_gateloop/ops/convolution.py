@@ -45,10 +45,14 @@ def convolve(
     gates = tuple(mx.broadcast_to(plane, q.shape[2:]) for plane in a.planes())
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
     q, k, v, gates = as_heads(q, k, v, gates)
-    filters = powers(gates, q.shape[1])
-    # Only the real part of the state is read, so the filter is real.
-    h = _causal_convolution(k[..., None] * v[..., None, :], filters[0][..., None])
-    y = (q[..., None] * h).sum(-2)
+    length = q.shape[1]
+    filters = powers(gates, length)
+    size = 1 << (2 * length - 1).bit_length()  # long enough that nothing wraps around
+    # complex64 only here: it is the type of MLX's FFTs. Only the real part of the state is read, so
+    # the filter is real.
+    spectrum = mx.fft.rfft(k[..., None] * v[..., None, :], size, axis=1)
+    spectrum = spectrum * mx.fft.rfft(filters[0][..., None], size, axis=0)
+    y = (q[..., None] * mx.fft.irfft(spectrum, size, axis=1)[:, :length]).sum(-2)
     last = tuple(mx.einsum("lhk,blhk,blhv->bhkv", plane[::-1], k, v) for plane in filters)
     return y.reshape(shape).astype(dtype), pl.stack(last).reshape(state)
 
@@ -61,12 +65,3 @@ def powers(a: Planes, length: int) -> Planes:
         result = tuple(mx.concatenate([*pair]) for pair in zip(result, later, strict=True))
         a = multiply(a, a)
     return tuple(plane[:length] for plane in result)
-
-
-def _causal_convolution(x: mx.array, taps: mx.array) -> mx.array:
-    """sum_m taps_{n-m} x_m over m <= n; x `[B, L, ...]` and taps `[L, ...]` float32."""
-    length = x.shape[1]
-    size = 1 << (2 * length - 1).bit_length()  # long enough that nothing wraps around
-    # complex64 only here: it is the type of MLX's FFTs.
-    spectrum = mx.fft.rfft(x, size, axis=1) * mx.fft.rfft(taps, size, axis=0)
-    return mx.fft.irfft(spectrum, size, axis=1)[:, :length]

@@ -12,7 +12,6 @@ from mlx_gateloop.ops.checks import check_choice, check_gate_loop, check_linear_
 from mlx_gateloop.ops.plain import Mode
 from mlx_gateloop.ops.transition import Transition
 
-MODES = get_args(Mode)
 Result = tuple[mx.array, mx.array]
 
 
@@ -71,9 +70,13 @@ def gate_loop(
     """
     gates = a if isinstance(a, Transition) else Transition.of(a)
     check_gate_loop(q, k, v, gates, h0, mask)
-    check_choice("mode", mode, MODES)
+    check_choice("mode", mode, get_args(Mode))
     if h0 is not None:
-        h0 = _with_parts(h0.astype(mx.float32), 1 + gates.is_complex)
+        h0 = h0.astype(mx.float32)
+        if h0.shape[1] > 1 + gates.is_complex:
+            h0 = h0[:, :1]
+        elif h0.shape[1] < 1 + gates.is_complex:
+            h0 = mx.concatenate([h0, mx.zeros_like(h0)], 1)
 
     def run(chosen: Backend) -> Result:
         if mode not in ("auto", "scan") or q.size == 0 or v.size == 0:
@@ -160,10 +163,3 @@ def gate_loop_softmax(q: mx.array, k: mx.array, v: mx.array, a: mx.array | Trans
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
     y = softmax_attention(*plain.as_heads(q, k, v, a.planes()))
     return y.reshape(shape).astype(dtype)
-
-
-def _with_parts(h0: mx.array, count: int) -> mx.array:
-    """Return h0 with as many real arrays as a: a missing imaginary part is 0."""
-    if h0.shape[1] == count:
-        return h0
-    return h0[:, :1] if count == 1 else mx.concatenate([h0, mx.zeros_like(h0)], 1)

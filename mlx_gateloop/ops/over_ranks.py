@@ -66,12 +66,6 @@ def _exchange(gather: Gather, position: int, reverse: bool) -> Callable[..., Any
     and the others would wait for it. So every rank folds over all parts, and a mask selects.
     """
 
-    def is_before(part: int) -> mx.array:
-        return mx.array(part > position if reverse else part < position)
-
-    def is_after(part: int) -> mx.array:
-        return mx.array(part < position if reverse else part > position)
-
     @mx.custom_function
     def exchange(product: mx.array, state: mx.array) -> list[mx.array]:
         both = gather(mx.concatenate([product.reshape(-1), state.reshape(-1)]))
@@ -81,7 +75,8 @@ def _exchange(gather: Gather, position: int, reverse: bool) -> Callable[..., Any
         )
         h, parts = mx.zeros_like(state), range(len(both))
         for part in reversed(parts) if reverse else parts:
-            h = mx.where(is_before(part), _applied(products[part], h) + states[part], h)
+            before = mx.array(part > position if reverse else part < position)
+            h = mx.where(before, _applied(products[part], h) + states[part], h)
         return [h, products]
 
     @exchange.vjp
@@ -93,7 +88,8 @@ def _exchange(gather: Gather, position: int, reverse: bool) -> Callable[..., Any
         D = gather(cotangents[0])
         G, parts = mx.zeros_like(h), range(len(D))
         for part in parts if reverse else reversed(parts):
-            G = mx.where(is_after(part), D[part] + _applied(products[part], G, -1), G)
+            after = mx.array(part < position if reverse else part > position)
+            G = mx.where(after, D[part] + _applied(products[part], G, -1), G)
         dproduct = stack(multiply(conjugate(unstack(h)), unstack(G)))
         if dproduct.shape != product.shape:  # one product for all values of a head
             dproduct = dproduct.sum(-1, keepdims=True)

@@ -80,7 +80,8 @@ def chunked_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
     on_cpu = mx.default_device().type == mx.cpu
     if L <= SHORT or (on_cpu and h0[0].size >= WIDE and L <= LONG):
         return stepwise_scan(a, x, h0, reverse)
-    chunk = chunk_length(L)
+    # About half the square root of the length, a power of two in [4, 32].
+    chunk = min(CHUNK, 1 << max(2, math.ceil(math.log2(math.sqrt(L) / 2))))
     full = L - L % chunk
     if full == L:
         return _scan_chunks(a, x, h0, reverse, chunk)
@@ -93,11 +94,6 @@ def chunked_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
         h0 = tuple(plane[:, 0 if reverse else -1] for plane in found[-1])
     found = found[::-1] if reverse else found
     return tuple(mx.concatenate(list(planes), 1) for planes in zip(*found, strict=True))
-
-
-def chunk_length(length: int) -> int:
-    """Steps in a chunk: about half the square root of the length, a power of two in [4, 32]."""
-    return min(CHUNK, 1 << max(2, math.ceil(math.log2(math.sqrt(length) / 2))))
 
 
 def _scan_chunks(a: Planes, x: Planes, h0: Planes, reverse: bool, chunk: int) -> Planes:

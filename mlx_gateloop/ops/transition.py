@@ -63,8 +63,7 @@ class Transition:
         Raises:
             ValueError: Not an array of floats or of complex64.
         """
-        if not isinstance(array, mx.array) or not mx.issubdtype(array.dtype, mx.inexact):
-            raise ValueError(f"a: expected a floating-point or complex64 array, got {_name(array)}")
+        check_type("a", array, mx.inexact, "floating-point or complex64")
         return Transition("cartesian", *pl.split(array))
 
     def reset(self, starts: mx.array) -> "Transition":
@@ -128,14 +127,22 @@ def _real_pair(
     name: str, value: mx.array, other_name: str, other: mx.array | None
 ) -> tuple[mx.array, mx.array | None]:
     for label, array in ((name, value), (other_name, other)):
-        if array is None and label == other_name:
-            continue
-        if not isinstance(array, mx.array) or not mx.issubdtype(array.dtype, mx.floating):
-            raise ValueError(f"{label}: expected a real floating-point array, got {_name(array)}")
+        if array is not None or label == name:
+            check_type(label, array)
     if other is not None and other.shape != value.shape:
         raise ValueError(f"{other_name}: expected {name}'s shape {value.shape}, got {other.shape}")
     return value, other
 
 
-def _name(value: object) -> str:
-    return str(value.dtype) if isinstance(value, mx.array) else type(value).__name__
+def check_type(
+    name: str,
+    x: object,
+    kind: mx.DtypeCategory = mx.floating,
+    expected: str = "real floating-point",
+) -> None:
+    if not isinstance(x, mx.array) or not mx.issubdtype(x.dtype, kind):
+        raise ValueError(f"{name}: expected a {expected} array, got {kind_of(x)}")
+
+
+def kind_of(x: object) -> str:
+    return f"dtype {x.dtype}" if isinstance(x, mx.array) else type(x).__name__

@@ -1,7 +1,7 @@
 """Kernels composed from the source files in this folder, and their launches."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -150,19 +150,13 @@ class Kernels:
 def run(kernels: Kernels, name: Pass, variant: Variant, cut: Plan, x: Arrays) -> Arrays:
     """Run a pass; in parts, after a launch that computes the effect of each."""
     if cut.parts > 1:
-        x = x | _effects(kernels, variant, cut, x, name == "backward")
+        part, arrays, adjoint = variant, x, name == "backward"
+        if adjoint:  # the effect on the gradient of a state
+            sources = ("dy", "dz") if variant.planes_x else ("q", "dy")
+            arrays = x | {"k": x[sources[0]], "v": x.get(sources[1], x["k"])}
+            part = replace(variant, planes_x=variant.planes_x and variant.planes)
+        x = x | kernels.max_headed("aggregate", part, cut, arrays, adjoint)
     return kernels.max_headed(name, variant, cut, x)
-
-
-def _effects(kernels: Kernels, variant: Variant, cut: Plan, x: Arrays, adjoint: bool) -> Arrays:
-    """Compute the effect of each part on a state, or on the gradient of one."""
-    planes_x = variant.planes_x
-    if adjoint:
-        sources = ("dy", "dz") if planes_x else ("q", "dy")
-        planes_x = planes_x and variant.planes
-        x = x | {"k": x[sources[0]], "v": x.get(sources[1], x["k"])}
-    of = Variant(variant.form, variant.is_complex, planes_x, variant.masked, variant.reverse)
-    return kernels.max_headed("aggregate", of, cut, x, adjoint)
 
 
 @cache

@@ -170,18 +170,15 @@ def _operator(kernels: Kernels, variant: Variant, has_heads: bool = False) -> Ca
 def _plain_gradients(variant: Variant, x: Arrays, cotangents: Sequence[mx.array]) -> list[mx.array]:
     """Compute the forward pass's gradients in plain MLX, except the mask's."""
     names = [name for name in x if name != "mask"]
+    (form,) = (name for name, number in FORMS.items() if number == variant.form)
 
     def outputs(*arrays: mx.array) -> list[mx.array]:
-        return list(_plain_forward(variant, x | dict(zip(names, arrays, strict=True))))
+        y, reverse = x | dict(zip(names, arrays, strict=True)), variant.reverse
+        a = Transition(form, y["first"], y.get("second"))
+        if not variant.planes_x:
+            return [*plain.gate_loop(y["q"], y["k"], y["v"], a, y["h0"], y.get("mask"), reverse)]
+        planes = tuple(y[name] for name in "kv" if name in y)
+        h = scan.linear_recurrence(a.planes(), planes, unstack(y["h0"]), reverse)
+        return [*h, mx.stack([plane[:, 0 if reverse else -1] for plane in h], 1)]
 
     return mx.vjp(outputs, [x[name] for name in names], list(cotangents))[1]
-
-
-def _plain_forward(variant: Variant, x: Arrays) -> Planes:
-    (form,) = (name for name, number in FORMS.items() if number == variant.form)
-    a, reverse = Transition(form, x["first"], x.get("second")), variant.reverse
-    if not variant.planes_x:
-        return plain.gate_loop(x["q"], x["k"], x["v"], a, x["h0"], x.get("mask"), reverse)
-    planes = tuple(x[name] for name in "kv" if name in x)
-    h = scan.linear_recurrence(a.planes(), planes, unstack(x["h0"]), reverse)
-    return (*h, mx.stack([plane[:, 0 if reverse else -1] for plane in h], 1))
