@@ -6,24 +6,16 @@ from helpers.reference import error, inputs, random_case
 import mlx_gateloop as gl
 
 
-def products(a):
-    """D[n, m] = a_{m+1} ... a_n by multiplication, `[B, n, m, H, K]`."""
-    B, L, *rest = a.shape
-    D = np.zeros((B, L, L, *rest), a.dtype)
-    for m in range(L):
-        D[:, m, m] = 1
-        for n in range(m + 1, L):
-            D[:, n, m] = a[:, n] * D[:, n - 1, m]
-    return D
-
-
 def softmax_reference(case):
-    D = products(np.broadcast_to(case.a, case.q.shape))
-    scores = np.einsum("bnhk,bmhk,bnmhk->bnmh", case.q, case.k, D).real
-    L = scores.shape[1]
-    scores = np.where(np.tri(L, dtype=bool)[:, :, None], scores, -np.inf)
-    weights = np.exp(scores - scores.max(2, keepdims=True))
-    return np.einsum("bnmh,bmhv->bnhv", weights / weights.sum(2, keepdims=True), case.v)
+    a, y = np.broadcast_to(case.a, case.q.shape), np.zeros(case.v.shape)
+    for n in range(y.shape[1]):
+        # a_{m+1} ... a_n for m = n, n - 1 and on to 0, turned
+        after = np.cumprod(np.concatenate([np.ones_like(a[:, :1]), a[:, n:0:-1]], 1), 1)[:, ::-1]
+        scores = (case.q[:, n, None] * case.k[:, : n + 1] * after.real).sum(-1)
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        weights /= weights.sum(1, keepdims=True)
+        y[:, n] = np.einsum("bmh,bmhv->bhv", weights, case.v[:, : n + 1])
+    return y
 
 
 def test_magnitudes_above_one_are_not_clamped():

@@ -3,7 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.reference import as_numpy, error, inputs, normal, random_case
+from helpers.reference import as_numpy, error, forward, inputs, normal, random_case, to_planes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,16 +52,14 @@ def test_gradients_are_the_scans(form):
 
 
 def test_a_long_memory_stays_exact():
-    length = 5000
-    k = normal(1, length, 2)
-    a = np.exp(np.array([-1 / 4000, -1 / 50]) + 1j * np.array([0.3, 3.0])).astype(np.complex64)
-    y, h = gl.ops.convolve(mx.ones_like(k), mx.ones_like(k), k, mx.array(a))
-    states = np.zeros((length, 2), complex)
-    state = np.zeros(2, complex)
-    for n, x in enumerate(np.array(k[0], np.float64)):
-        states[n] = state = a.astype(complex) * state + x
-    assert error(y[0], states.real) < 2e-4
-    assert error(h[0], np.stack([state.real, state.imag])) < 2e-4
+    case = random_case(1, 5000, batch=1, heads=(2, 1, 1))
+    decay = np.array([-1 / 4000, -1 / 50]) + 1j * np.array([0.3, 3.0])
+    a = np.exp(decay).astype(np.complex64)
+    case.a[:], case.h0[:] = a[:, None].astype(complex), 0
+    y, h = gl.ops.convolve(*inputs(case)[:3], mx.array(a))
+    want_y, want_h, _ = forward(case)
+    assert error(y, want_y) < 2e-4
+    assert error(h, as_numpy(to_planes(want_h))) < 2e-4
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 2), (2, 0, 2, 3)])

@@ -9,8 +9,6 @@ import pytest
 from helpers import gated
 from helpers.memory import peak_memory
 from helpers.reference import as_numpy, error, inputs, needs_native, normal, random_case
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import mlx_gateloop as gl
 
@@ -64,18 +62,15 @@ def test_forms_masks_directions_and_shared_gates(mode, heads, form, options):
 
 
 @max_headed_and_heads
-@pytest.mark.parametrize("mode", ["scan", NATIVE])
-def test_magnitudes_near_one_over_4096_steps(mode, heads):
-    case = random_case(11, 4096, heads=heads, batch=1, resets=0)
+@pytest.mark.parametrize(
+    ("mode", "length"),
+    [("scan", 4096), pytest.param("native", 4096, marks=needs_native), ("attention", 512)],
+)
+def test_magnitudes_near_one_over_thousands_of_steps(mode, length, heads):
+    case = random_case(11, length, heads=heads, batch=1, resets=0)
     magnitude = 1 - 10 ** np.random.default_rng(5).uniform(-6, -3, case.a.shape)
     case = replace(case, a=magnitude * np.exp(1j * np.angle(case.a)))
     check(case, mode, rounding=5e-6, by=2e-5)
-
-
-def test_attention_keeps_its_phases_over_512_steps_near_one():
-    case = random_case(12, 512, heads=(1, 1, 1), batch=1, resets=0)
-    case = replace(case, a=(1 - 1e-5) * np.exp(1j * np.angle(case.a)))
-    check(case, "attention", rounding=5e-6, by=1e-5)
 
 
 @every_mode
@@ -141,30 +136,6 @@ def test_without_a_step_the_state_stays(mode, batch, length, heads):
     y, h = gl.gate_loop(*arrays, h0, mask=mx.array(case.mask), **WAYS[mode])
     assert mx.array_equal(y, mx.zeros_like(arrays[2]))
     assert mx.array_equal(h, h0)
-
-
-@settings(deadline=None, max_examples=30)
-@given(
-    seed=st.integers(0, 2**16),
-    length=st.integers(2, 150),
-    cut=st.integers(1, 149),
-    heads=st.sampled_from(list(HEADS.values())),
-    is_complex=st.booleans(),
-    reverse=st.booleans(),
-    modes=st.tuples(*[st.sampled_from(["recurrent", "scan", "attention", "auto"])] * 2),
-)
-def test_any_chunking_with_the_state_carried_is_the_whole(
-    seed, length, cut, heads, is_complex, reverse, modes
-):
-    case = random_case(seed, length, heads=heads, is_complex=is_complex, batch=1)
-    *arrays, h0 = inputs(case)
-    whole, last = gl.gate_loop(*arrays, h0, reverse=reverse)
-    cut, parts = min(cut, length - 1), {}
-    for i, mode in zip((1, 0) if reverse else (0, 1), modes, strict=True):
-        piece = (x[:, cut:] if i else x[:, :cut] for x in arrays)
-        parts[i], h0 = gl.gate_loop(*piece, h0, reverse=reverse, **WAYS[mode])
-    assert error(mx.concatenate([parts[0], parts[1]], 1), as_numpy(whole)) < 2e-6
-    assert error(h0, as_numpy(last)) < 2e-6
 
 
 @max_headed_and_heads

@@ -2,10 +2,11 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import mlx.core as mx
 import pytest
-from harness import recorded
+from harness import recorded, variants
 from harness.platforms import OBSERVED
 
 from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan, launch
@@ -34,16 +35,11 @@ def moved(launch):
 @pytest.mark.parametrize("case", CASES)
 def test_every_array_is_moved_once(platform, dtype, masked, segments, case):
     variant, *arrays = CASES[case]
-    variant = Variant(variant.form, variant.is_complex, variant.planes_x, masked)
-    kernels, plan, elements = OBSERVED[platform], Plan(segments), math.prod(SHAPE)
-    steps, state = mx.ones(SHAPE, dtype), mx.zeros((SHAPE[0], variant.planes, SHAPE[2]))
-    x = dict.fromkeys(("q", "k", "v", "first", "second", "dy", "dz"), steps)
-    x |= {"mask": mx.ones(SHAPE[:2], mx.bool_), "h0": state, "dh1": state}
+    variant = replace(variant, masked=masked)
     with recorded() as launches:
-        states = kernels.max_headed("forward", variant, plan, x)["states"]
-        mx.eval(kernels.max_headed("backward", variant, plan, x | {"states": states}))
-    for launched, count, rows in zip(launches, arrays, (2, 4), strict=True):
-        each = moved(launched) / elements
+        variants.launch(OBSERVED[platform], (variant, dtype, dtype), SHAPE, Plan(segments))
+    for launched, count, rows in zip(launches[1:], arrays, (2, 4), strict=True):
+        each = moved(launched) / math.prod(SHAPE)
         print(f"\n{launched.name}, {case}, {dtype}: {each:.2f} bytes for an element")
         least = count * dtype.size
         # a plane of a state is saved every 32 steps; each channel's thread reads the mask
@@ -52,15 +48,11 @@ def test_every_array_is_moved_once(platform, dtype, masked, segments, case):
 
 
 def test_a_sequence_in_parts_reads_the_gates_and_the_source_twice():
-    kernels, (variant, _, count) = OBSERVED["metal"], CASES["operator"]
-    shape, parts = (1, 512, 32), 2
-    steps, state = mx.ones(shape), mx.zeros((1, 2, shape[2]))
-    x = dict.fromkeys(("q", "k", "v", "first", "second", "dy"), steps) | {"dh1": state}
-    x["states"] = mx.zeros((1, shape[1] // 32, 2, shape[2]))
+    (variant, _, count), shape = CASES["operator"], (1, 512, 32)
     with recorded() as launches:
-        x |= kernels.max_headed("aggregate", variant, Plan(16, parts), x, adjoint=True)
-        mx.eval(kernels.max_headed("backward", variant, Plan(16, parts), x))
-    each = sum(map(moved, launches)) / math.prod(shape)
+        variants.launch(OBSERVED["metal"], (variant, mx.float32, mx.float32), shape, Plan(16, 2))
+    effects, _, backward = map(moved, launches)
+    each = (effects + backward) / math.prod(shape)
     assert (count + 4) * 4 <= each <= (count + 4) * 4 + 2
 
 
