@@ -16,8 +16,8 @@ def _on_gpu(platform):
 
 
 METAL_TEXT, CUDA_TEXT = (pytest.param((name, False), id=f"{name} text") for name in OBSERVED)
-GPUS = [_on_gpu(platform) for platform in OBSERVED]
-PLATFORMS = [METAL_TEXT, *GPUS]  # CUDA's text is the same but for its prelude and entry
+# CUDA's text is the same as Metal's but for its prelude and entry.
+PLATFORMS = [METAL_TEXT, *map(_on_gpu, OBSERVED)]
 
 
 def kernels_of(platform):

@@ -34,27 +34,21 @@ def each_tile(cubin):
     Detours are left out: division by subnormal numbers, sine and cosine of huge ones.
     """
     code = _disassembled(cubin)
-    loops = [(at.target, n + 1) for n, at in enumerate(code) if _is_behind(at, n)]
+    targets = [n + 1 if at.target is None else at.target for n, at in enumerate(code)]
+    loops = [(target, n + 1) for n, target in enumerate(targets) if target <= n]
     with_barrier = [
-        (begin, end)
-        for begin, end in loops
-        if any(instruction.name.startswith("BAR") for instruction in code[begin:end])
+        loop for loop in loops if any(i.name.startswith("BAR") for i in code[slice(*loop)])
     ]
     begin, end = max(with_barrier or loops, key=lambda loop: loop[1] - loop[0])
     rare: set[int] = set()
     for n in range(begin, end):
-        at = code[n]
-        if at.guarded and at.target is not None and at.target > n:
-            passed = code[n + 1 : at.target]
+        passed = code[n + 1 : targets[n]]
+        if code[n].guarded and passed:
             calls = any(i.name.startswith("CALL") for i in passed)
-            inner = any(n < low and high <= at.target for low, high in loops)
+            inner = any(n < low and high <= targets[n] for low, high in loops)
             if (calls or inner) and not any(i.name.startswith(EVERY_STEP) for i in passed):
-                rare |= set(range(n + 1, at.target))
+                rare |= set(range(n + 1, targets[n]))
     return [code[n].name for n in range(begin, end) if n not in rare]
-
-
-def _is_behind(at, n):
-    return at.target is not None and at.target <= n
 
 
 def _disassembled(cubin):

@@ -136,12 +136,11 @@ def test_plans_of_heads(task, is_complex, L, H, K, V):
 )
 def test_a_pass_that_is_refused_is_tried_with_fewer_segments(name, limit, error):
     machine, has_heads = Machine(above(limit, name, error)), name.startswith("heads")
-    sizes = (20, (2, 40, 20)) if has_heads else (139, (3, 1, 1))
-    gated.check(machine.operator, random_case(4, sizes[0], heads=sizes[1]), cancels=has_heads)
-    other = {"forward": "backward", "backward": "forward"}
-    other |= {f"heads_{one}": f"heads_{two}" for one, two in other.items()}
+    case = random_case(4, 20, heads=(2, 40, 20)) if has_heads else random_case(4, 139)
+    gated.check(machine.operator, case, cancels=has_heads)
+    other = "backward" if name.endswith("forward") else "forward"
     assert machine.segments(name) == {limit}
-    assert machine.segments(other[name]) == {8 if has_heads else 16}
+    assert machine.segments("heads_" * has_heads + other) == {8 if has_heads else 16}
 
 
 def test_parts_go_with_the_segments_of_their_pass():
