@@ -1,4 +1,4 @@
-"""The fused operator of the GPU kernels beside the float64 loops of `reference`."""
+"""Tiles, parts and long memories of the GPU kernels; ../test_gate_loop.py has the rest."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 from harness.platforms import CUDA_TEXT, PLATFORMS, kernels_of
 from helpers import gated
-from helpers.reference import normal, random_case
+from helpers.reference import random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,36 +17,14 @@ from mlx_gateloop.ops.gpu.launch_config import CORES, plan
 from mlx_gateloop.ops.transition import Transition
 
 on_each_platform = pytest.mark.parametrize("platform", PLATFORMS)
-# Sizes of a step's keys and values.
-max_headed_and_heads = pytest.mark.parametrize(
-    ("keys", "values"), [((3,), (3,)), ((2, 5), (2, 3))], ids=["max-headed", "heads"]
-)
 
 
 def slow(*arguments):
     return pytest.param(*arguments, marks=pytest.mark.slow)
 
 
-def check(platform, case, form="sigmoid", *arguments, **options):
-    run = partial(gpu.gate_loop, kernels_of(platform))
-    gated.check(run, case, form, *arguments, **options)
-
-
-@on_each_platform
-@pytest.mark.parametrize("heads", [(37, 1, 1), (2, 5, 3)], ids=["max-headed", "heads"])
-@pytest.mark.parametrize(
-    ("form", "options"),
-    [
-        ("sigmoid", {}),
-        ("sigmoid", {"is_complex": False, "one_gate_per_head": True, "masked": 0.3}),
-        ("polar", {"one_gate_per_head": True, "masked": 0.3, "reverse": True}),
-        ("cartesian", {"masked": 0.3}),
-        ("cartesian", {"is_complex": False, "reverse": True}),
-    ],
-)
-def test_gates_masks_and_directions(platform, heads, form, options):
-    case = random_case(4, 139, heads=heads, resets=0.2, **options)
-    check(platform, case, form, closed=0.2)
+def check(platform, case, form="sigmoid", **options):
+    gated.check(partial(gpu.gate_loop, kernels_of(platform)), case, form, **options)
 
 
 @pytest.mark.parametrize("platform", [CUDA_TEXT])
@@ -56,22 +34,6 @@ def test_gates_masks_and_directions(platform, heads, form, options):
 def test_the_other_platform(platform, form, heads):
     options = {"is_complex": form == "sigmoid", "masked": 0.3, "reverse": True}
     check(platform, random_case(4, 70, heads=heads, **options), form)
-
-
-@on_each_platform
-@pytest.mark.parametrize(
-    ("heads", "dtype", "gate_dtype"),
-    [
-        ((5, 1, 1), mx.float16, mx.float32),
-        ((5, 1, 1), mx.bfloat16, mx.bfloat16),
-        ((2, 5, 3), mx.float16, mx.float32),
-        slow((2, 5, 3), mx.bfloat16, mx.bfloat16),
-    ],
-)
-def test_half_types(platform, heads, dtype, gate_dtype):
-    is_complex = heads == (5, 1, 1) or gate_dtype == dtype
-    case = random_case(5, 70, heads=heads, dtype=dtype, is_complex=is_complex)
-    check(platform, case, "sigmoid", dtype, gate_dtype)
 
 
 # With heads, the first has several tiles of keys and of values, also of the gradient, the second
@@ -155,28 +117,6 @@ def test_a_long_sequence_in_parts(platform, length, heads, options):
 def test_a_memory_of_thousands_of_steps(platform, heads, shift, turn):
     case = random_case(10, 3000, batch=1, heads=heads)
     check(platform, case, shift=shift, turn=turn, rounding=2e-5, by=1e-4)
-
-
-@on_each_platform
-@max_headed_and_heads
-@pytest.mark.parametrize("reverse", [False, True])
-def test_masked_steps_read_nothing_and_give_exact_zeros(platform, keys, values, reverse):
-    sizes = (keys, keys, values, keys, keys)
-    arrays = [normal(1, 40, *size, key=i) for i, size in enumerate(sizes)]
-    live = mx.arange(40)[None] % 3 != 1
-    spoilt = [mx.where(live.reshape(1, 40, *[1] * (x.ndim - 2)), x, mx.nan) for x in arrays]
-
-    def loss(*xs):
-        a = Transition.sigmoid(*xs[3:])
-        y, h = gpu.gate_loop(kernels_of(platform), *xs[:3], a, None, live, reverse)
-        return y.square().sum() + h.square().sum(), y
-
-    everything = tuple(range(5))
-    (_, y), clean = mx.value_and_grad(loss, everything)(*arrays)
-    (_, same), found = mx.value_and_grad(loss, everything)(*spoilt)
-    for want, got in zip((y, *clean), (same, *found), strict=True):
-        assert mx.array_equal(want, got)
-        assert not got[:, 1::3].any()
 
 
 @on_each_platform
