@@ -31,11 +31,10 @@ Arrays = list[np.ndarray]
 def jax_gate_loop(arrays: Arrays, cotangent: np.ndarray) -> Candidate:
     """The paper's operator, arrays q, k, v, gamma and theta, compiled."""
     import jax
-    import jax.numpy as jnp
 
     def gate_loop(q: Any, k: Any, v: Any, gamma: Any, theta: Any) -> Any:
         size = jax.nn.sigmoid(gamma)
-        a = jax.lax.complex(size * jnp.cos(theta), size * jnp.sin(theta))
+        a = jax.lax.complex(size * jax.numpy.cos(theta), size * jax.numpy.sin(theta))
         return q * jax_states(a, (k * v).astype(a.dtype)).real
 
     return jax_candidate(gate_loop, arrays, cotangent)
@@ -110,9 +109,9 @@ def torch_candidate(function: Function, arrays: Arrays, cotangent: np.ndarray) -
             torch.cuda.synchronize()
         return result
 
+    @torch.no_grad()
     def forward() -> Any:
-        with torch.no_grad():
-            return wait_for(function(*leaves))
+        return wait_for(function(*leaves))
 
     def gradient() -> Any:
         return wait_for(torch.autograd.grad(function(*leaves), leaves, dy))
@@ -126,9 +125,9 @@ def torch_prefill(tokens: np.ndarray) -> tuple[tuple[int, int], Run]:
 
     model, inputs = torch_model(WIDTH, 4, 2), torch.tensor(tokens)
 
+    @torch.no_grad()
     def forward() -> Any:
-        with torch.no_grad():
-            return model(inputs)
+        return model(inputs)
 
     return (num_parameters(model), len(model.layers)), forward
 
@@ -196,9 +195,8 @@ def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     bench.add_arguments(parser)
     given = parser.parse_args()
-    for package in sorted({package for _, _, packages, _ in PEERS for package in packages}):
-        if find_spec(package) is None:
-            print(f"not installed: {package}", file=sys.stderr)
+    packages = {name for _, _, names, _ in PEERS for name in names if not find_spec(name)}
+    print("not installed:", ", ".join(sorted(packages)) or "none", file=sys.stderr)
     write_report(given.what, given.quick, given.out, "python -m benchmarks.peers", rows)
 
 

@@ -30,14 +30,6 @@ def test_a_share_is_bytes_over_time_over_bandwidth(dtype, is_complex, forward, b
     assert len(ran) == 2
 
 
-def test_times_are_those_of_one_call(monkeypatch):
-    calls, clock = [], iter(range(1000))
-    monkeypatch.setattr(script.time, "perf_counter", lambda: next(clock))
-    times = script.seconds(lambda: calls.append(0))
-    assert times == (1, 1, 1 / script.ROW)
-    assert len(calls) == 1 + script.TURNS + script.TURNS * script.ROW
-
-
 def test_without_a_gpu_it_is_one_line(monkeypatch):
     for name in ("metal", "cuda"):
         entry = script.BACKENDS[name]._replace(why_missing=lambda: "none here")
