@@ -31,10 +31,10 @@ are there those of a step, the loops in a tile once; a tile of the gradient has 
 """
 
 
-def counted(case, plan, edit=str):
+def counted(case, plan):
     """The kernels of a variant: the row's first cells, instructions of a tile, steps, the rest."""
     for name, text in cuda_texts(launch, case.values[0], WHOLE, plan):
-        compiled = nvrtc.compiled(edit(text), ARCHITECTURE)
+        compiled = nvrtc.compiled(text, ARCHITECTURE)
         name = name.removeprefix("gateloop_")
         key = name, str(case.id), str(plan.segments), str(plan.steps)
         yield key, sass.each_tile(compiled.cubin), plan.steps, compiled

@@ -31,7 +31,6 @@ class Launch:
     name: str
     read: dict[str, int]  # bytes of each device array
     written: dict[str, int]
-    unwritten: dict[str, int]  # numbers of each output that no thread wrote
     shared_bytes: int  # threadgroup memory
 
 
@@ -65,7 +64,6 @@ class _Launch(ctypes.Structure):
     _fields_ = (
         ("arrays", ctypes.POINTER(_Array)),
         ("outputs", ctypes.POINTER(ctypes.c_uint8)),
-        ("unwritten", ctypes.POINTER(ctypes.c_uint64)),
         ("sizes", ctypes.POINTER(ctypes.c_uint32)),
         ("kernel", ctypes.c_void_p),
         ("n", ctypes.c_uint32),
@@ -79,10 +77,16 @@ class _Launch(ctypes.Structure):
 
 
 class Kernel:
-    """A kernel that runs on the CPU; called as MLX's own are."""
+    """A kernel that runs on the CPU; made and called as MLX's own are.
 
-    def __init__(self, platform, text, sanitized):
-        self.platform, self.text, self.sanitized = platform, text, sanitized
+    Inputs are row-contiguous, and shared memory is not dynamic.
+    """
+
+    def __init__(
+        self, platform, name, input_names, output_names, source, header="", *, sanitized=False
+    ):
+        self.text = Text(name, input_names, output_names, source, header)
+        self.platform, self.sanitized = platform, sanitized
 
     def __call__(self, inputs, **options):
         """The outputs. Like MLX's kernels this has no rule of its own for vjp, jvp and vmap."""
@@ -116,26 +120,23 @@ class Kernel:
         return [mx.array(array.reshape(shape)).view(dtype) for array, shape, dtype in found]
 
     def _launch(self, kernel, arrays, first_output, grid, threadgroup):
-        blocks = [-(-n // size) for n, size in zip(grid, threadgroup, strict=True)]
+        blocks = [n // size for n, size in zip(grid, threadgroup, strict=True)]
+        # Where it does not divide, Metal makes the last threadgroups smaller, and CUDA does not.
+        assert blocks == [n / size for n, size in zip(grid, threadgroup, strict=True)]
         if self.platform == "cuda" and max(blocks[1:]) > MAX_BLOCKS:
             raise KernelFault(f"a grid has {MAX_BLOCKS} blocks at most in y and z")
-        # Metal makes the last threadgroups smaller where the grid does not divide; CUDA does not.
-        group = list(map(min, threadgroup, grid)) if self.platform == "metal" else threadgroup
-        whole = [-(-n // size) * size for n, size in zip(grid, group, strict=True)]
         n, errors = len(arrays), ctypes.create_string_buffer(4096)
         observed = (_Array * n)(
             *(_Array(a.ctypes.data, a.nbytes, name.encode()) for name, a in arrays)
         )
-        unwritten = (ctypes.c_uint64 * n)()
         arguments = _Launch(
             observed,
             (ctypes.c_uint8 * n)(*(i >= first_output for i in range(n))),
-            unwritten,
             (ctypes.c_uint32 * n)(*(a.itemsize for _, a in arrays)),
             ctypes.cast(kernel, ctypes.c_void_p),
             n,
-            (ctypes.c_uint32 * 3)(*(grid if self.platform == "metal" else whole)),
-            (ctypes.c_uint32 * 3)(*group),
+            (ctypes.c_uint32 * 3)(*grid),
+            (ctypes.c_uint32 * 3)(*threadgroup),
             SHARED_LIMITS[self.platform],
             0,
             ctypes.cast(errors, ctypes.c_char_p),
@@ -146,23 +147,15 @@ class Kernel:
         if errors.value:
             raise KernelFault(f"{self.text.name}: {errors.value.decode().strip()}")
         inputs_outputs = {*self.text.inputs, *self.text.outputs}  # shapes are no device arrays
-        seen = {
-            name: (observed[i].read, observed[i].written, unwritten[i])
-            for i, (name, _) in enumerate(arrays)
-            if name in inputs_outputs
-        }
-        read, written, missing = ({n: s[i] for n, s in seen.items()} for i in range(3))
-        done = Launch(self.text.name, read, written, missing, arguments.shared_bytes)
+        seen = {a.name.decode(): a for a in observed if a.name.decode() in inputs_outputs}
+        read = {name: array.read for name, array in seen.items()}
+        written = {name: array.written for name, array in seen.items()}
+        done = Launch(self.text.name, read, written, arguments.shared_bytes)
         for launches in _recording:
             launches.append(done)
 
 
-def _kernel(platform, name, input_names, output_names, source, header="", *, sanitized=False):
-    """As MLX's own; inputs are row-contiguous, and shared memory is not dynamic."""
-    return Kernel(platform, Text(name, input_names, output_names, source, header), sanitized)
-
-
-metal_kernel, cuda_kernel = partial(_kernel, "metal"), partial(_kernel, "cuda")
+metal_kernel, cuda_kernel = partial(Kernel, "metal"), partial(Kernel, "cuda")
 
 
 def _missing(rule):

@@ -19,10 +19,9 @@ PACKAGES = {  # directories, and what pip calls them
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel's PTX and machine code, and what it takes: registers of a thread, bytes of a block,
-    bytes that a thread stores and loads for want of registers."""
+    """A kernel's machine code, and what it takes: registers of a thread, bytes of a block, bytes
+    that a thread stores and loads for want of registers."""
 
-    ptx: str
     cubin: bytes
     registers: int
     shared_bytes: int
@@ -47,17 +46,17 @@ def compiled(source, architecture):
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), whole.encode(), b"kernel.cu", 0, None, None)
     try:
         failed = nvrtc.nvrtcCompileProgram(program, len(options), arguments)
-        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        log = _bytes(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        log = log.rstrip(b"\0").decode()
         if failed:
             raise RuntimeError(f"a CUDA kernel does not compile:\n{log[:4000]}")
-        ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
         cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     (registers,) = re.findall(r"Used (\d+) registers", log)
     (stored, loaded) = re.findall(r"(\d+) bytes spill", log)
     shared = re.findall(r"(\d+) bytes smem", log) or [0]
-    return Compiled(ptx, cubin, int(registers), int(shared[0]), int(stored) + int(loaded))
+    return Compiled(cubin, int(registers), int(shared[0]), int(stored) + int(loaded))
 
 
 def _package(name):
@@ -84,10 +83,6 @@ def version():
     major, minor = ctypes.c_int(), ctypes.c_int()
     _library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return f"{major.value}.{minor.value}"
-
-
-def _text(size_of, get, program):
-    return _bytes(size_of, get, program).rstrip(b"\0").decode()
 
 
 def _bytes(size_of, get, program):

@@ -20,12 +20,9 @@ def cpu_source(platform, text, call, observed, preprocess):
     types = METAL_TYPES if platform == "metal" else CUDA_TYPES
     formal, actual = [], []
 
-    def add(type_name, name, by_value=False):
+    def add(type_name, name):
         array = f"arrays[{len(actual)}]"
-        if by_value:
-            formal.append(f"const {type_name}& {name}")
-            actual.append(f"*(const {type_name}*){array}.data")
-        elif observed:
+        if observed:
             formal.append(f"gpu::Pointer<{type_name}> {name}")
             actual.append(f"{{&{array}}}")
         else:
@@ -33,7 +30,7 @@ def cpu_source(platform, text, call, observed, preprocess):
             actual.append(f"({type_name}*){array}.data")
 
     for name, array in zip(text.inputs, call.inputs, strict=True):
-        add(f"const {types[array.dtype]}", name, platform == "metal" and array.ndim == 0)
+        add(f"const {types[array.dtype]}", name)
         if name in text.shapes(call.inputs):
             add("const int", f"{name}_shape")
     for name, dtype in zip(text.outputs, call.output_dtypes, strict=True):

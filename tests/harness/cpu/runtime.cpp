@@ -171,7 +171,6 @@ const void* lane_value(uint lane) {
 struct Launch {
   gpu::Array* arrays;
   const uint8_t* outputs;  // 1; inputs: 0
-  uint64_t* unwritten;     // numbers of an output that have no value
   const uint32_t* sizes;   // bytes of a number
   void (*kernel)(gpu::Array*, const gpu::Position&);
   uint32_t n;
@@ -234,8 +233,6 @@ extern "C" void launch(Launch* l) {
     }
     run_group();
   }
-  for (uint32_t i = 0; i < l->n; ++i)
-    for (const auto& cell : cells[i]) l->unwritten[i] += !cell.known;
   l->shared_bytes = most_shared;
   std::string all;
   for (const auto& e : errors) all += e + "\n";

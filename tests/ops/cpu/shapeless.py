@@ -80,11 +80,11 @@ OTHERS = [
     Call(name, lambda x, name=name: [getattr(native, name)(x)], ("BLD",), ("BLD",))
     for name in ("gelu", "silu", "sigmoid")
 ]
-# One array is weight and bias: the gradient would not read another bias.
-norm = lambda x, w: [native.layer_norm(x, w, w, 1e-5)]  # noqa: E731
-OTHERS.append(Call("layer_norm", norm, ("BLD", "D"), ("BLD",)))
-loss = lambda *x: [native.cross_entropy(*x)]  # noqa: E731
-OTHERS.append(Call("cross_entropy", loss, ("BLD", "tBL"), ("BL",)))
+OTHERS += [
+    # One array is weight and bias: the gradient would not read another bias.
+    Call("norm", lambda x, w: [native.layer_norm(x, w, w, 1e-5)], ("BLD", "D"), ("BLD",)),
+    Call("loss", lambda *x: [native.cross_entropy(*x)], ("BLD", "tBL"), ("BL",)),
+]
 
 
 def derivative(call, transform):
@@ -175,12 +175,7 @@ def check(call, order, at, captured):
 
 
 if __name__ == "__main__":
-    bounded = settings(
-        max_examples=int(sys.argv[1]),
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    limits = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
     captured = st.one_of(st.just(0), st.sampled_from([1 << i for i in range(12)]), st.integers(0))
     cases = given(CALLS, st.sampled_from(ORDERS), st.tuples(SIZES, SIZES), captured)
-    seed(int(sys.argv[2]))(bounded(cases(check)))()
+    seed(int(sys.argv[2]))(settings(max_examples=int(sys.argv[1]), **limits)(cases(check)))()

@@ -53,10 +53,8 @@ def fits(text, architecture, name, spilled=0):
     compiled = nvrtc.compiled(text, f"sm_{architecture}")
     print(f"\nsm_{architecture} {name}: {compiled.registers} registers, ", end="")
     print(f"{compiled.spilled_bytes} bytes spilled, {compiled.shared_bytes} bytes shared")
-    assert f".target sm_{architecture}" in compiled.ptx
     assert compiled.registers <= 128  # the prelude demands it, at the price of what is spilled
     assert compiled.spilled_bytes <= spilled
-    assert "bar.sync" in compiled.ptx
     assert 0 < compiled.shared_bytes <= 32 * 1024
 
 

@@ -9,12 +9,12 @@ from helpers.reference import normal
 SYNC = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 
 
-def run(source, x, threads, group=64, size=None):
+def run(source, x, threads=64, size=None):
     """The output `y` of a kernel with one input `x` on a line of threads."""
     (y,) = metal_kernel("test", ["x"], ["y"], source)(
         inputs=[x],
         grid=(threads, 1, 1),
-        threadgroup=(group, 1, 1),
+        threadgroup=(64, 1, 1),
         output_shapes=[(size or x.size,)],
         output_dtypes=[mx.float32],
     )
@@ -41,7 +41,6 @@ def test_a_reduction_with_barriers():
     (launch,) = launches
     assert launch.read == {"x": 4 * 256, "y": 0}
     assert launch.written == {"x": 0, "y": 4 * 4}
-    assert launch.unwritten["y"] == 0
     assert launch.shared_bytes == 4 * 64
 
 
@@ -74,11 +73,8 @@ BROKEN = {
 @pytest.mark.parametrize("fault", BROKEN)
 def test_faults_are_found(fault):
     with pytest.raises(KernelFault, match=fault):
-        run(BROKEN[fault], normal(64), 64)
+        run(BROKEN[fault], normal(64))
 
 
-def test_outputs_nobody_writes_are_nan_and_counted():
-    with recorded() as launches:
-        y = run(THREAD + "if (i < 3) y[i] = 1;", normal(8), 8)
-    assert np.isnan(y[3:]).all()
-    assert launches[0].unwritten["y"] == 5
+def test_outputs_nobody_writes_are_nan():
+    assert np.isnan(run(THREAD + "if (i < 3) y[i] = 1;", normal(64))[3:]).all()
