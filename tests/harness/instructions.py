@@ -8,7 +8,7 @@ import pytest
 from harness import nvrtc, sass
 from harness import recorded as watch
 from harness.platforms import OBSERVED
-from harness.variants import HEADS, VARIANTS, cuda_texts, heads_plans, launch, launch_heads
+from harness.variants import HEADS, VARIANTS, heads_plans, launch, launch_heads, texts
 from mlx_gateloop.ops.gpu.launch_config import Plan
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "kernels.md"
@@ -33,7 +33,7 @@ are there those of a step, the loops in a tile once; a tile of the gradient has 
 
 def counted(case, plan):
     """The kernels of a variant: the row's first cells, instructions of a tile, steps, the rest."""
-    for name, text in cuda_texts(launch, case.values[0], WHOLE, plan):
+    for name, text in texts("cuda", launch, case.values[0], WHOLE, plan):
         compiled = nvrtc.compiled(text, ARCHITECTURE)
         name = name.removeprefix("gateloop_")
         key = name, str(case.id), str(plan.segments), str(plan.steps)
@@ -44,7 +44,7 @@ def counted_heads(case, tasks=()):
     """The same of a variant with heads, for each task or these."""
     variant = case.values[0][0]
     plans = heads_plans(variant.is_complex, 16)
-    found = cuda_texts(launch_heads, case.values[0], 16)
+    found = texts("cuda", launch_heads, case.values[0], 16)
     for (task, plan), (_, text) in zip(plans.items(), found, strict=True):
         if tasks and task not in tasks:
             continue

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from harness import toolchain
-from harness.compose import Call, Text
+from harness.compose import Text
 from harness.translate import cpu_source
 
 SHARED_LIMITS = {"metal": 32 * 1024, "cuda": 48 * 1024}
@@ -82,11 +82,8 @@ class Kernel:
     Inputs are row-contiguous, and shared memory is not dynamic.
     """
 
-    def __init__(
-        self, platform, name, input_names, output_names, source, header="", *, sanitized=False
-    ):
-        self.text = Text(name, input_names, output_names, source, header)
-        self.platform, self.sanitized = platform, sanitized
+    def __init__(self, platform, *text, sanitized=False, **named):
+        self.platform, self.sanitized, self.text = platform, sanitized, Text(*text, **named)
 
     def __call__(self, inputs, **options):
         """The outputs. Like MLX's kernels this has no rule of its own for vjp, jvp and vmap."""
@@ -100,21 +97,19 @@ class Kernel:
     def _run(self, inputs, *, grid, threadgroup, output_shapes, output_dtypes, template=()):
         if np.prod(threadgroup) > MAX_THREADS:
             raise KernelFault(f"a threadgroup has {MAX_THREADS} threads at most")
-        call = Call(inputs, output_dtypes, template)
-        observed = not self.sanitized
-        source = cpu_source(self.platform, self.text, call, observed, toolchain.preprocess)
+        call = inputs, output_dtypes, template
+        source = cpu_source(self.platform, self.text, *call, observed=not self.sanitized)
         kernel = toolchain.kernel(source, self.sanitized)
         arrays: list[tuple[str, np.ndarray]] = []
-        shapes = self.text.shapes(inputs)
-        for name, array in zip(self.text.inputs, inputs, strict=True):
+        for name, array in zip(self.text.input_names, inputs, strict=True):
             arrays.append((name, _to_numpy(array)))
-            if name in shapes:
+            if name in self.text.shapes():
                 arrays.append((f"{name}_shape", np.array(array.shape, np.int32)))
         outputs = []
         for shape, dtype in zip(output_shapes, output_dtypes, strict=True):
             poison = np.full(int(np.prod(shape)) * dtype.size, 0xFF, np.uint8)
             outputs.append(poison.view(_numpy_type(dtype)))
-        named = zip(self.text.outputs, outputs, strict=True)
+        named = zip(self.text.output_names, outputs, strict=True)
         self._launch(kernel, [*arrays, *named], len(arrays), grid, threadgroup)
         found = zip(outputs, output_shapes, output_dtypes, strict=True)
         return [mx.array(array.reshape(shape)).view(dtype) for array, shape, dtype in found]
@@ -146,8 +141,8 @@ class Kernel:
             toolchain.runtime(self.sanitized).launch(ctypes.byref(arguments))
         if errors.value:
             raise KernelFault(f"{self.text.name}: {errors.value.decode().strip()}")
-        inputs_outputs = {*self.text.inputs, *self.text.outputs}  # shapes are no device arrays
-        seen = {a.name.decode(): a for a in observed if a.name.decode() in inputs_outputs}
+        # shapes are no device arrays
+        seen = {a.name.decode(): a for a in observed if not a.name.endswith(b"_shape")}
         read = {name: array.read for name, array in seen.items()}
         written = {name: array.written for name, array in seen.items()}
         done = Launch(self.text.name, read, written, arguments.shared_bytes)

@@ -3,7 +3,8 @@
 import re
 from itertools import count
 
-from harness.compose import CUDA_TYPES, METAL_TYPES, instance, parameters
+from harness import toolchain
+from harness.compose import CUDA_TYPES, METAL_TYPES, kind
 
 # MLX makes a parameter of each position of a thread that the source names.
 POSITIONS = {
@@ -15,7 +16,7 @@ KEYWORDS = {"metal": "threadgroup", "cuda": "__shared__"}
 DECLARATION = r"\b{}\s+([\w:]+(?:<[^;<>]*>)?)\s+(\w+[^;*()=]*);"
 
 
-def cpu_source(platform, text, call, observed, preprocess):
+def cpu_source(platform, text, inputs, output_dtypes, template, observed):
     """A translation unit that defines `kernel`."""
     types = METAL_TYPES if platform == "metal" else CUDA_TYPES
     formal, actual = [], []
@@ -29,30 +30,34 @@ def cpu_source(platform, text, call, observed, preprocess):
             formal.append(f"{type_name}* {name}")
             actual.append(f"({type_name}*){array}.data")
 
-    for name, array in zip(text.inputs, call.inputs, strict=True):
+    for name, array in zip(text.input_names, inputs, strict=True):
         add(f"const {types[array.dtype]}", name)
-        if name in text.shapes(call.inputs):
+        if name in text.shapes():
             add("const int", f"{name}_shape")
-    for name, dtype in zip(text.outputs, call.output_dtypes, strict=True):
+    for name, dtype in zip(text.output_names, output_dtypes, strict=True):
         add(types[dtype], name)
     if platform == "metal":
         named = [name for name in POSITIONS if name in text.source]
         formal += [f"{POSITIONS[name]} {name}" for name in named]
         actual += [f"position.{name}" for name in named]
 
+    declared = ", ".join(f"{kind(value)} {name}" for name, value in template)
+    declared = f"template <{declared}>\n" if template else ""
+    values = [types[v] if kind(v) == "typename" else str(int(v)) for _, v in template]
+    instance = f"<{', '.join(values)}>" if template else ""
     own = re.sub(r"(?m)^\s*#\s*include\s*<metal_\w+>.*$", "", text.header)
     undone = "#undef __global__\n" if platform == "cuda" else ""
     body = (
-        f"{own}\n{undone}{parameters(call)}void custom_kernel({', '.join(formal)}) {{\n"
+        f"{own}\n{undone}{declared}void custom_kernel({', '.join(formal)}) {{\n"
         f'#line 1 "{text.name}"\n{text.source}\n}}'
     )
     # orders to the compiler of the GPU, without instructions
-    body = re.sub(r'asm\("" : "\+\w"\(\w+\)\);', "", preprocess(body))
+    body = re.sub(r'asm\("" : "\+\w"\(\w+\)\);', "", toolchain.preprocess(body))
     body = _shared_memory(body, KEYWORDS[platform], observed)
     return (
         f'#include "{platform}.h"\nnamespace {{\n{body}\n}}\n'
         'extern "C" void kernel(gpu::Array* arrays, const gpu::Position& position) {\n'
-        f"  custom_kernel{instance(call, types)}({', '.join(actual)});\n}}\n"
+        f"  custom_kernel{instance}({', '.join(actual)});\n}}\n"
     )
 
 

@@ -3,7 +3,7 @@
 import mlx.core as mx
 import pytest
 
-from harness.compose import Call, Text, compose_cuda
+from harness.compose import cuda_text
 from harness.mlx_text import mlx_text
 from mlx_gateloop.ops.gpu.heads import Trial
 from mlx_gateloop.ops.gpu.heads_kernels import TASKS, HeadsPlan
@@ -64,27 +64,12 @@ def launch_heads(kernels, case, segments=8):
         Trial(kernels, task, variant, plan, tuple(types))(plan.segments)
 
 
-def cuda_texts(run, *arguments):
-    """The names and texts of the CUDA kernels that `run` calls."""
-    found = []
-
-    def factory(name, **parts):
-        text = Text(name, *(parts[n] for n in ("input_names", "output_names", "source", "header")))
-
-        def see(inputs, output_dtypes, template, **_):
-            found.append((name, compose_cuda(text, Call(inputs, output_dtypes, template))))
-
-        return composing(see)
-
-    run(Kernels("cuda", factory), *arguments)
-    return found
-
-
-def metal_texts(run, *arguments):
-    found: list[str] = []
+def texts(platform, run, *arguments):
+    """The names and texts of the kernels that `run` calls."""
+    compose, found = {"metal": mlx_text, "cuda": cuda_text}[platform], []
 
     def factory(**kernel):
-        return composing(lambda **call: found.append(mlx_text(kernel, **call)))
+        return composing(lambda **call: found.append((kernel["name"], compose(kernel, **call))))
 
-    run(Kernels("metal", factory), *arguments)
+    run(Kernels(platform, factory), *arguments)
     return found

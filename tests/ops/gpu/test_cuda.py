@@ -3,7 +3,7 @@
 import pytest
 from harness import instructions, nvrtc, sass
 from harness.instructions import PLANS
-from harness.variants import HEADS, VARIANTS, cuda_texts, launch, launch_heads
+from harness.variants import HEADS, VARIANTS, launch, launch_heads, texts
 
 from mlx_gateloop.ops.gpu.launch_config import Plan
 
@@ -31,7 +31,7 @@ def case(is_short, *arguments):
     ],
 )
 def test_the_kernels(variant, architecture, plan):
-    for name, text in cuda_texts(launch, variant, (2, 100, 40), plan):
+    for name, text in texts("cuda", launch, variant, (2, 100, 40), plan):
         fits(text, architecture, f"{name} {variant[0]}, {plan}")
 
 
@@ -44,7 +44,7 @@ def test_the_kernels(variant, architecture, plan):
     ],
 )
 def test_the_kernels_of_heads(variant, segments):
-    found = cuda_texts(launch_heads, variant, segments)
+    found = texts("cuda", launch_heads, variant, segments)
     for name, text in found[:: 4 if variant == HEADS[0].values[0] else 1]:  # the first and last
         fits(text, "90", f"{name} {variant[0]}, {segments}", SPILLED_ONCE)
 

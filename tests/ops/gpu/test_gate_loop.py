@@ -27,15 +27,6 @@ def check(platform, case, form="sigmoid", **options):
     gated.check(partial(gpu.gate_loop, kernels_of(platform)), case, form, **options)
 
 
-@pytest.mark.parametrize("platform", [CUDA_TEXT])
-@pytest.mark.parametrize(
-    ("form", "heads"), [("sigmoid", (37, 1, 1)), ("polar", (5, 1, 1)), ("sigmoid", (2, 5, 3))]
-)
-def test_the_other_platform(platform, form, heads):
-    options = {"is_complex": form == "sigmoid", "masked": 0.3, "reverse": True}
-    check(platform, random_case(4, 70, heads=heads, **options), form)
-
-
 # With heads, the first has several tiles of keys and of values, also of the gradient, the second
 # several values of a lane, the third two simdgroups with the same keys of a real state.
 @on_each_platform

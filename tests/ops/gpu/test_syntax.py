@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 from harness import toolchain
 from harness.mlx_text import mlx_text
-from harness.variants import HEADS, SMALL, VARIANTS, launch, launch_heads, metal_texts
+from harness.variants import HEADS, SMALL, VARIANTS, launch, launch_heads, texts
 
 cindex = pytest.importorskip("clang.cindex")
 pytestmark = pytest.mark.skipif(
@@ -32,12 +32,14 @@ def complaints(text):
 @pytest.mark.parametrize("shape", [(2, 100, 40), SMALL])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_kernels(variant, shape):
-    assert [complaints(text) for text in metal_texts(launch, variant, shape)] == [[]] * 3
+    found = texts("metal", launch, variant, shape)
+    assert [complaints(text) for _, text in found] == [[]] * 3
 
 
 @pytest.mark.parametrize("variant", HEADS)
 def test_the_kernels_of_heads(variant):
-    assert [complaints(text) for text in metal_texts(launch_heads, variant)] == [[]] * 5
+    found = texts("metal", launch_heads, variant)
+    assert [complaints(text) for _, text in found] == [[]] * 5
 
 
 def check(source, header="", dtype=mx.float32):
