@@ -12,7 +12,6 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 
 from mlx_gateloop.bench.measure import Candidate, Function, Run
@@ -100,7 +99,7 @@ def torch_candidate(function: Function, arrays: Arrays, cotangent: np.ndarray) -
     import torch
 
     torch.set_num_threads(cores())
-    device = "cuda" if mx.default_device().type == mx.gpu and torch.cuda.is_available() else "cpu"
+    device = "cuda" if "cuda" in backends() and torch.cuda.is_available() else "cpu"
     leaves = [torch.tensor(array, device=device, requires_grad=True) for array in arrays]
     dy = torch.tensor(cotangent, device=device)
 
