@@ -13,7 +13,6 @@ SETTINGS = """settings (--set KEY=VALUE, or lines `KEY: VALUE` of the YAML):
 """
 EXAMPLES = """
   gateloop convert somebody/gateloop models/mine -q --q-bits 4
-  gateloop convert models/mine weights.pt --to lucidrains
   gateloop convert meshgpt.pt models/mesh-layers --layers"""
 
 
@@ -39,7 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Convert; return 0, or 1 if the proof failed. Unless it is 0, the output is as it was."""
     from .from_source import convert
     from .layers import convert_layers
-    from .to_lucidrains import to_lucidrains
 
     if not arguments.quantize and (arguments.q_bits or arguments.q_group_size):
         raise InputError("--q-bits and --q-group-size need -q")
@@ -49,8 +47,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.layers:
             convert_layers(arguments)
-        elif arguments.to:
-            to_lucidrains(arguments)
         elif not convert(arguments):
             print("error: the logits differ; nothing was written", file=sys.stderr)
             return 1

@@ -52,7 +52,7 @@ y, state = layers["{example}"](x)  # as there, without a skip connection; also s
 
 def convert_layers(options: Namespace) -> None:
     """Write the layers of a checkpoint; list them only in a dry run."""
-    names = ("kind", "to", "dtype", "quantize", "verify", "tokenizer", "settings", "set")
+    names = ("kind", "dtype", "quantize", "verify", "tokenizer", "settings", "set")
     if given := [name for name in names if getattr(options, name)]:
         flag = {"kind": "from"}.get(given[0], given[0])
         raise InputError(f"--layers: cannot be combined with --{flag}; leave it out")

@@ -19,7 +19,7 @@ TOLERANCE = 2e-5  # relative to the largest logit, in float32
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a file of weights, a directory, or a hub id")
-    add("out", metavar="OUT", type=Path, help="the model directory to write (--to: a file)")
+    add("out", metavar="OUT", type=Path, help="the model directory to write")
     text = "write the GateLoop layers inside a checkpoint of any model, for gl.load_layers"
     add("--layers", action="store_true", help=text)
     add("--force", action="store_true", help="replace a model at OUT")
@@ -31,8 +31,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def _add_source(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--from", dest="kind", choices=SOURCES, help="its format; default: detected from its keys")
-    text = "convert the other way: SOURCE is a model directory, OUT a PyTorch state dict "
-    add("--to", choices=("lucidrains",), help=text + "(.pt, .pth, .ckpt, .bin or .safetensors)")
     add("--ema", action="store_true", help="take the averaged copy of the weights")
     text = "YAML with what the weights do not show; default: convert.yaml, or the weights' name "
     add("--settings", type=Path, metavar="FILE", help=text + "with .yaml, beside them")

@@ -13,7 +13,7 @@ OWN_TYPES = (*MODELS, LAYERS_TYPE)
 WRITTEN = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.py", "README.md", ".gitattributes")
 
 
-def check_target(target: Path, sources: list[Path], force: bool, is_file: bool = False) -> None:
+def check_target(target: Path, sources: list[Path], force: bool) -> None:
     """Reject a target that holds something or is a source; `force` replaces an older model."""
     if target.is_symlink() and not target.exists():
         raise InputError(f"{target}: a link to nothing; give another output")
@@ -25,20 +25,15 @@ def check_target(target: Path, sources: list[Path], force: bool, is_file: bool =
         raise InputError(f"{target}: {parent} is not a writable directory; give another output")
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
-    if not _is_ours(target, is_file):
-        holds = "is no state dict" if is_file else "holds more than a model of ours, or none"
+    if not _is_ours(target):
+        holds = "holds more than a model of ours, or none"
         raise InputError(f"{target}: exists and {holds}; give another output, or remove it")
     if not force:
         raise InputError(f"{target}: exists; give another output, or --force to replace it")
 
 
-def _is_ours(target: Path, is_file: bool) -> bool:
-    """True of a state dict, or of a directory with a model of ours and nothing else."""
-    if is_file:
-        if not target.is_file():
-            return False
-        start = target.read_bytes()[:9] if target.stat().st_size > 9 else b""
-        return start[:2] == b"PK" or start[8:] == b"{"  # a torch archive, safetensors
+def _is_ours(target: Path) -> bool:
+    """True of a directory with a model of ours and nothing else."""
     try:
         config = json.loads((target / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

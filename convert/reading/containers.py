@@ -89,17 +89,12 @@ class _Skipped:
     __setstate__ = __init__
 
 
-def import_torch(path: Path) -> Any:
+def _read_torch(path: Path) -> Tree:
+    """Read tensors and plain containers of a `torch.save` file; reject all else in it."""
     try:
         import torch
     except ImportError:
         raise InputError(f"{path}: PyTorch's format needs {extras.advice('torch')}") from None
-    return torch
-
-
-def _read_torch(path: Path) -> Tree:
-    """Read tensors and plain containers of a `torch.save` file; reject all else in it."""
-    torch = import_torch(path)
     if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE_TORCH:
         least = ".".join(map(str, SAFE_TORCH))
         raise InputError(f"{path}: torch {torch.__version__} could run code in it; install {least}")

@@ -12,10 +12,9 @@ from .jax import Jax
 from .lucidrains import Lucidrains
 from .paper import Paper
 
-LUCIDRAINS = Lucidrains()
 # Any: each source has arguments of its own type
 SOURCES: dict[str, Source[Any]] = {
-    source.kind: source for source in (LUCIDRAINS, Paper(), Flax(), Jax(), Fla({}, {}))
+    source.kind: source for source in (Lucidrains(), Paper(), Flax(), Jax(), Fla({}, {}))
 }
 # A model of a known source within a larger one, and a layer.
 PART = re.compile(
@@ -37,7 +36,7 @@ def detect(shapes: Shapes, kind: str | None = None) -> Source[Any]:
     if kind:
         return SOURCES[kind]
     if {"model.embed_tokens.weight", "model.layers.0.time_mixing.v_proj.weight"} <= shapes.keys():
-        raise InputError("weights: already a model directory of ours; --to converts it to PyTorch")
+        raise InputError("weights: already a model directory of ours; use it as it is")
     names = ", ".join(ascii(name)[1:-1][:120] for name in sorted(shapes)[:10])
     raise InputError(
         f"weights: no known source ({', '.join(SOURCES)}): has the names {names}; give --from"

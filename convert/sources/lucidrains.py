@@ -2,8 +2,6 @@
 
 from typing import Any, ClassVar, Literal
 
-import mlx.core as mx
-
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.lm import ModelArgs
@@ -23,7 +21,7 @@ FLAG_OF: dict[Literal["none", "phase", "transition"], str] = {
 
 
 class Lucidrains(Source[ModelArgs]):
-    """Language models of gateloop-transformer, both ways."""
+    """Language models of gateloop-transformer."""
 
     kind = "lucidrains"
     settings: ClassVar = {
@@ -81,8 +79,9 @@ class Lucidrains(Source[ModelArgs]):
     def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
         with needing("torch gateloop-transformer"):
             from gateloop_transformer import Transformer
-        if problem := self.mismatch(args):
-            raise InputError(f"--verify: {problem}")
+        if args.intermediate_size % args.hidden_size:
+            size = f"a multiple of dim {args.hidden_size}, got {args.intermediate_size}"
+            raise InputError(f"--verify: {self.kind} needs a feed-forward of {size}")
         model = Transformer(
             args.hidden_size,
             num_tokens=args.vocab_size,
@@ -98,59 +97,6 @@ class Lucidrains(Source[ModelArgs]):
         )
         load_weights(model, tensor)
         return TorchReference(model, [feed_forward for _, feed_forward in model.layers])
-
-    def state_dict(
-        self, weight: Tensor, args: ModelArgs, dtype: str | None = None
-    ) -> dict[str, mx.array]:
-        """Return our weights in the package's names and shapes, cast to `dtype`.
-
-        State transitions, float32 here, take the dtype of the others where that loses no bit.
-        """
-        if problem := self.mismatch(args):
-            raise InputError(f"--to {self.kind}: this model cannot be one: {problem}")
-        usual = weight("model.embed_tokens.weight").dtype
-        result = {}
-        for rule in self.table(args):
-            arrays = rule.backward([weight(key) for key in rule.ours])
-            for key, array in zip(rule.source, arrays, strict=True):
-                narrow = array.astype(getattr(mx, dtype) if dtype else usual)
-                exact = mx.array_equal(narrow.astype(array.dtype), array, equal_nan=True)
-                result[key] = narrow if dtype or exact else array
-                mx.eval(result[key])
-        return result
-
-    def mismatch(self, args: ModelArgs) -> str | None:
-        """Say in one line why the package has no such model; None if it has."""
-        is_post = args.norm_position == "post"
-        required = {
-            "mixer": "gate_loop",
-            "transition": "data_controlled",
-            "transition_per": args.transition_per if args.heads == args.width else "head",
-            "gate": "polar_abs",
-            "input_gate": "linear",
-            "query_activation": "identity",
-            "value_activation": "identity",
-            "state_activation": "identity",
-            "sub_norm": bool(args.sub_norm),
-            "activation": "gelu",
-            "norm": "layer" if is_post else "rms",
-            "final_norm": not is_post,
-            "bias": True,
-            "projection_bias": False,
-            "head_bias": False,
-            "tie_word_embeddings": False,
-            "layer_norm_eps": 1e-5,
-            "rms_norm_eps": None,
-            "outputs": args.vocab_size,
-            "projects_output": args.output_gate or args.width != args.hidden_size,
-        }
-        for name, value in required.items():
-            if (got := getattr(args, name)) != value:
-                return f"{self.kind} has {name} {value!r} only, this model {got!r}"
-        if args.intermediate_size % args.hidden_size:
-            size = args.hidden_size
-            return f"{self.kind}: intermediate_size must be a multiple of hidden_size {size}"
-        return None
 
 
 def mixing_args(source: Format[Any], shapes: Shapes, path: str = "") -> dict[str, Any]:

@@ -7,9 +7,11 @@ import signal
 import time
 from pathlib import Path
 
-from helpers.models import VARIANTS, save_tiny_model
+from helpers.models import save_tiny_model
+from helpers.paper_state import paper_state
 from helpers.training import TEXT, TINY_EXPERIMENT, tiny_run
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from mlx_gateloop.train.checkpoint import previous, read_header
 
@@ -134,10 +136,7 @@ def experiment(commands, folder, kills):
 
 def conversion(commands, folder, kills):
     """A conversion to where a model already is."""
-    for name, number in (("source", 0), ("old", 1)):
-        save_tiny_model(folder / name, seed=number, **VARIANTS["lucidrains"])
-    back = ["convert", folder / "source", folder / "weights.safetensors", "--to", "lucidrains"]
-    assert commands.run(back, folder / "said", folder) == 0, (folder / "said").read_text()
+    save_file(paper_state(vocabulary=262), folder / "weights.safetensors")  # as `bytes` has
     words = ["convert", folder / "weights.safetensors", OUT, "--tokenizer", "bytes"]
-    old = folder / "old"
+    old = save_tiny_model(folder / "old")
     return Kills(commands, folder, words, "--force", "config.json", old).run(kills)

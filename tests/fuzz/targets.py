@@ -165,22 +165,18 @@ def _settings(folder):
     (folder / "convert.yaml").write_text('{"ablate_complex": true, "tokenizer": "bytes"}')
 
 
-def _convert(path, *flags):
+def _convert(path):
     """Convert as the command does; an error is one line on stderr."""
     source = path.with_name("weights.pt") if path.suffix == ".yaml" else path
     out = path.parent / "out"
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
-        code = convert([str(source), str(out), "--tokenizer", "bytes", *flags])
+        code = convert([str(source), str(out), "--tokenizer", "bytes"])
     if code == 2:
         message = errors.getvalue().removesuffix("\n")
         assert message.startswith("error: ")
         raise InputError(message)
     assert code == 0
     shutil.rmtree(out)
-
-
-def _back(path):
-    _convert(path.parent, "--to", "lucidrains")
 
 
 # --- conversations
@@ -273,9 +269,6 @@ TARGETS = {
     "msgpack": Target(_msgpack, "weights.msgpack", codecs.MSGPACK, _convert),
     "index": Target(_index, "model.safetensors.index.json", JSON, _convert),
     "settings": Target(_settings, "convert.yaml", JSON, _convert),
-    "to-lucidrains": Target(
-        lambda folder: save_tiny_model(folder, **LUCIDRAINS), "config.json", JSON, _back
-    ),
     "conversation": Target(_conversation, "chat", SAFETENSORS, _open),
     "checkpoint": Target(_checkpoint, "last.safetensors", SAFETENSORS, _resume),
 }

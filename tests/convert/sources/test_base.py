@@ -6,7 +6,7 @@ from helpers.errors import refusal
 from helpers.flax_model import flax_model, flax_state
 from helpers.paper_state import paper_state
 from helpers.parity import shapes_of
-from mlx_gateloop.convert.sources import LUCIDRAINS, SOURCES, detect
+from mlx_gateloop.convert.sources import SOURCES, detect
 from mlx_gateloop.convert.sources.base import depth
 
 STATES = {
@@ -40,8 +40,9 @@ def test_missing_matrices_are_named():
     shapes = shapes_of(STATES["lucidrains"]())
     name = "layers.0.0.fn.to_a.0.weight"
     without = {n: s for n, s in shapes.items() if n != name}
-    assert refusal(LUCIDRAINS.infer, without, {}) == f"lucidrains: missing {name}"
-    message = refusal(LUCIDRAINS.infer, shapes | {name: (3,)}, {})
+    infer = SOURCES["lucidrains"].infer
+    assert refusal(infer, without, {}) == f"lucidrains: missing {name}"
+    message = refusal(infer, shapes | {name: (3,)}, {})
     assert message == f"lucidrains: {name} must be a matrix, got shape (3,)"
 
 

@@ -8,11 +8,12 @@ import pytest
 from helpers.checkpoints import state_of, torch, torch_model
 from helpers.errors import refusal
 from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
-from mlx_gateloop.convert.sources import LUCIDRAINS, detect
+from mlx_gateloop.convert.sources import SOURCES, detect
 
 from mlx_gateloop.model.lm import ModelArgs
 
 VOCAB = 19
+LUCIDRAINS = SOURCES["lucidrains"]
 # Heads and dim_gate_looped_attn, for a model of width 8.
 SIZES = [(None, None), (2, None), (1, None), (None, 12), (3, 12), (4, 4)]
 FLAGS = ("attn_add_swish_gating", "sub_ln", "post_ln_norm")
@@ -85,21 +86,7 @@ def test_full_attention_is_refused_by_name(options):
     assert "use_gate_looped_attn=False is not supported" in message
 
 
-SAME = {"gate": "polar_abs", "norm": "rms", "projection_bias": False, "head_bias": False}
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({}, "gate"),
-        ({"mixer": "softmax"}, "mixer"),
-        ({"gate": "polar_abs"}, "norm"),
-        (SAME | {"num_heads": 2, "transition_per": "head", "sub_norm": "head"}, "sub_norm"),
-        (SAME | {"head_bias": True}, "head_bias"),
-        (SAME | {"intermediate_size": 20}, "multiple of hidden_size"),
-    ],
-)
-def test_what_the_package_cannot_express_is_named(options, name):
-    sizes = {"hidden_size": 8, "intermediate_size": 16}
-    assert name in LUCIDRAINS.mismatch(ModelArgs(**sizes | options))
-    assert LUCIDRAINS.mismatch(ModelArgs(**sizes | SAME)) is None
+def test_a_feed_forward_that_the_package_cannot_have_is_named():
+    args = ModelArgs(hidden_size=8, intermediate_size=20)
+    message = refusal(LUCIDRAINS.reference, args, {}, None)
+    assert "feed-forward of a multiple of dim 8, got 20" in message
