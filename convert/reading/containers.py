@@ -6,27 +6,44 @@ import re
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import numpy as np
+from numpy.lib import format as npy
 
 from mlx_gateloop.commands import extras
 from mlx_gateloop.errors import InputError, one_line
 
-from .equinox import read_equinox
-from .stored import Stored
-
 Tree = dict[str, Any]  # its values are trees or `Stored`; files may hold anything else, too
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file: its shape is known at once, its values are read when needed."""
+
+    shape: tuple[int, ...]
+    dtype: str  # its name, such as "float32"
+    load: Callable[[], mx.array]  # reads its values
 
 
 def read(path: Path) -> Tree:
     try:
-        return READERS[path.suffix](path)
+        tree = READERS[path.suffix](path)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; give a file of weights") from error
+    except Exception as error:  # a damaged file can raise anything
+        advice = f"it is truncated, damaged or no {path.suffix} file; get it again"
+        raise InputError(f"{path}: {one_line(error)}; {advice}") from None
+    if not isinstance(tree, Mapping):
+        raise InputError(f"{path}: holds a {type(tree).__name__}, not a state dict")
+    return tree
 
 
 # --- safetensors
@@ -35,15 +52,9 @@ _SAFETENSORS_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF
 
 
 def _read_safetensors(path: Path) -> Tree:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
-        file: Any = safe_open(path, framework="numpy")  # without types
-        names = file.keys()
-    except SafetensorError as error:
-        advice = "it is truncated or not a safetensors file; get it again"
-        raise InputError(f"{path}: {one_line(error)}; {advice}") from None
-
+    file: Any = safe_open(path, framework="numpy")  # without types
     # MLX reads an array when it is evaluated; safetensors' own reader has no bfloat16. Arrays are
     # popped, as the mapping would keep each evaluated one alive.
     arrays: dict[str, mx.array] = {}
@@ -58,7 +69,7 @@ def _read_safetensors(path: Path) -> Tree:
         dtype = _SAFETENSORS_DTYPES.get(header.get_dtype(), header.get_dtype())
         return Stored(tuple(header.get_shape()), dtype, lambda: load(name))
 
-    return {name: stored(name) for name in names}
+    return {name: stored(name) for name in file.keys()}  # noqa: SIM118
 
 
 # --- PyTorch
@@ -89,7 +100,7 @@ class _Skipped:
     __setstate__ = __init__
 
 
-def _read_torch(path: Path) -> Tree:
+def _read_torch(path: Path) -> Any:
     """Read tensors and plain containers of a `torch.save` file; reject all else in it."""
     try:
         import torch
@@ -108,16 +119,9 @@ def _read_torch(path: Path) -> Tree:
             with torch.serialization.safe_globals(safe):
                 # an archive is mapped: a tensor is read when it is converted
                 tree = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
-        if isinstance(tree, Mapping):
-            return _tree(tree, {})
-    except OSError:
-        raise
     except pickle.UnpicklingError as error:
         raise InputError(f"{path}: {_why_rejected(str(error))}") from None
-    except Exception as error:  # a damaged pickle can raise anything
-        advice = "it is truncated, damaged or not a PyTorch file; get it again"
-        raise InputError(f"{path}: cannot be read ({one_line(error)}); {advice}") from None
-    raise InputError(f"{path}: holds a {type(tree).__name__}, not a state dict")
+    return _tree(tree, {}) if isinstance(tree, Mapping) else tree
 
 
 def _check_archive(path: Path) -> bool:
@@ -126,11 +130,8 @@ def _check_archive(path: Path) -> bool:
         start = file.read(4)
     if start != b"PK\x03\x04":
         return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-    except (zipfile.BadZipFile, ValueError) as error:
-        raise InputError(f"{path}: {one_line(error)}; it is truncated; get it again") from None
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
     # torch.save never compresses, so that files can be mapped
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
         advice = "save the weights again with torch.save"
@@ -169,7 +170,7 @@ def _stored_torch(tensor: Any) -> Stored:
 
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        return Stored(tuple(tensor.shape), f"{tensor.layout} {dtype}".removeprefix("torch."), _none)
+        dtype = f"{tensor.layout} {dtype}".removeprefix("torch.")  # is rejected, and not loaded
 
     def load() -> mx.array:
         # A view with stride 0 can claim terabytes.
@@ -183,16 +184,12 @@ def _stored_torch(tensor: Any) -> Stored:
     return Stored(tuple(tensor.shape), dtype, load)
 
 
-def _none() -> mx.array:
-    raise AssertionError("such tensors are rejected by their dtype")
-
-
 # --- msgpack, as flax.serialization writes it
 
 _ARRAY, _NUMBER = 1, 3  # flax's extension types: an array, a NumPy scalar
 
 
-def _read_msgpack(path: Path) -> Tree:
+def _read_msgpack(path: Path) -> Any:
     try:
         import msgpack
     except ImportError:
@@ -204,20 +201,11 @@ def _read_msgpack(path: Path) -> Tree:
         shape, dtype, values = msgpack.unpackb(data, raw=True, strict_map_key=False)
         return _stored_array(tuple(shape), dtype.decode(), values)
 
-    try:
-        # mapped, as the file and its arrays would be two copies
-        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            tree = msgpack.unpackb(
-                data, ext_hook=extension, object_hook=_join_chunks, strict_map_key=False
-            )
-    except OSError:
-        raise
-    except Exception as error:  # msgpack's own, or any that a damaged array raises
-        advice = "it is truncated, damaged or not a msgpack file; get it again"
-        raise InputError(f"{path}: {one_line(error)}; {advice}") from None
-    if not isinstance(tree, dict):
-        raise InputError(f"{path}: holds a {type(tree).__name__}, not parameters")
-    return tree
+    # mapped, as the file and its arrays would be two copies
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        return msgpack.unpackb(
+            data, ext_hook=extension, object_hook=_join_chunks, strict_map_key=False
+        )
 
 
 def _join_chunks(value: dict[Any, Any]) -> Any:
@@ -249,12 +237,40 @@ def _stored_array(shape: tuple[int, ...], dtype: str, values: bytes) -> Stored:
     return Stored(shape, dtype, load)
 
 
-READERS: dict[str, Callable[[Path], Tree]] = {
+# --- Equinox: arrays in NumPy's format, one after the other, without names
+
+_HEADERS = {1: npy.read_array_header_1_0, 2: npy.read_array_header_2_0}
+
+
+def _read_equinox(path: Path) -> Tree:
+    """Name the arrays of a file that `equinox.tree_serialise_leaves` wrote by their number."""
+    found: Tree = {}
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        while file.tell() < size:
+            shape, by_columns, dtype = _HEADERS[npy.read_magic(file)[0]](file)
+            start, count = file.tell(), math.prod(shape)
+            if dtype.hasobject or start + count * dtype.itemsize > size:
+                raise ValueError(f"array {len(found)} is not whole")
+            file.seek(start + count * dtype.itemsize)
+            load = partial(_read_array, path, start, dtype, shape, "F" if by_columns else "C")
+            found[str(len(found))] = Stored(shape, dtype.name, load)
+    return found
+
+
+def _read_array(
+    path: Path, start: int, dtype: Any, shape: tuple[int, ...], order: Literal["C", "F"]
+) -> mx.array:
+    values = np.fromfile(path, dtype, math.prod(shape), offset=start)
+    return mx.array(values.reshape(shape, order=order))
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
     ".safetensors": _read_safetensors,
     ".bin": _read_torch,
     ".ckpt": _read_torch,
     ".pt": _read_torch,
     ".pth": _read_torch,
     ".msgpack": _read_msgpack,
-    ".eqx": read_equinox,
+    ".eqx": _read_equinox,
 }

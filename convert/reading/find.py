@@ -16,8 +16,7 @@ from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.io.models import HUB_ID
 
-from .containers import READERS, Tree, read
-from .stored import Stored
+from .containers import READERS, Stored, Tree, read
 
 # Keys under which training scripts put a state dict; one of another name must be the only one.
 WRAPPERS = ["state_dict", "model_state_dict", "model", "module", "net", "network", "generator"]
@@ -44,8 +43,7 @@ class Checkpoint:
     """A state dict in one or more files, opened one at a time."""
 
     origin: str  # its name as the user gave it
-    directory: Path  # where the files are
-    files: list[Path]  # weights
+    files: list[Path]  # weights, all in one directory
     ema: bool = False  # take the averaged copy of the weights
     prefix: str = field(init=False, default="")  # common to all names in the files
     shapes: dict[str, tuple[int, ...]] = field(init=False, default_factory=dict)
@@ -88,6 +86,10 @@ class Checkpoint:
         return part
 
     @property
+    def directory(self) -> Path:
+        return self.files[0].parent
+
+    @property
     def config(self) -> dict[str, Any]:
         """The config.json beside the weights, empty without one."""
         path = self.directory / "config.json"
@@ -120,19 +122,18 @@ class Checkpoint:
 def find(source: str, ema: bool = False) -> Checkpoint:
     """Find a checkpoint by file, directory or hub id `owner/name`; `ema` takes averaged weights."""
     path = Path(source).expanduser()
+    if not path.exists():
+        if path.suffix in READERS or not HUB_ID.fullmatch(source):
+            raise InputError(f"{path}: no such file, directory or hub id")
+        path = _download(source)
     if path.is_dir():
-        return Checkpoint(source, path, _files_in(path), ema)
-    if path.exists():
-        if path.name.endswith(".index.json"):
-            return Checkpoint(source, path.parent, _shards(path), ema)
-        if path.suffix not in READERS:
-            raise InputError(f"{path}: not a file of weights; expected {', '.join(READERS)}")
-        _refuse_shard(path)
-        return Checkpoint(source, path.parent, [path], ema)
-    if path.suffix in READERS or not HUB_ID.fullmatch(source):
-        raise InputError(f"{path}: no such file, directory or hub id")
-    snapshot = _download(source)
-    return Checkpoint(source, snapshot, _files_in(snapshot), ema)
+        return Checkpoint(source, _files_in(path), ema)
+    if path.name.endswith(".index.json"):
+        return Checkpoint(source, _shards(path), ema)
+    if path.suffix not in READERS:
+        raise InputError(f"{path}: not a file of weights; expected {', '.join(READERS)}")
+    _refuse_shard(path)
+    return Checkpoint(source, [path], ema)
 
 
 def _files_in(directory: Path) -> list[Path]:

@@ -70,7 +70,7 @@ def test_damaged_files_are_one_line(tmp_path, capsys):
     path = tmp_path / "model.eqx"
     for content, message in [
         (buffer.getvalue()[:-3], "array 0 is not whole"),
-        (b"no arrays", "not an Equinox file"),
+        (b"no arrays", "no .eqx file"),
         (buffer.getvalue(), "no known source"),
     ]:
         path.write_bytes(content)
