@@ -14,7 +14,7 @@ from .output import check_target
 from .plan import Plan, first, plan_of
 from .reading.find import Checkpoint, find
 from .sources.base import Format
-from .sources.lucidrains_layers import Full, Simple
+from .sources.lucidrains import Full, Simple
 
 # A tensor that every layer of a kind has, below the layer's name.
 KINDS: dict[str, tuple[Format[Any], re.Pattern[str]]] = {

@@ -64,7 +64,7 @@ class Plan:
                     bar.update(array.nbytes)
                 weights = [
                     (key, mx.contiguous(a.astype(mx.float32) if is_state_transition(key) else a))
-                    for key, a in zip(rule.ours, rule.forward(arrays), strict=True)
+                    for key, a in zip(rule.ours, rule.transform.forward(arrays), strict=True)
                 ]
                 mx.eval([array for _, array in weights])
                 model.load_weights(weights, strict=False)
@@ -73,6 +73,7 @@ class Plan:
 
 def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, object]) -> Plan:
     source = detect(checkpoint.shapes, kind)
+    source.check_settings(settings)
     if isinstance(source, Fla):
         source = Fla(checkpoint.config, checkpoint.shapes)
     return plan_of(source, checkpoint, settings)
@@ -120,7 +121,9 @@ def _check_dtypes(checkpoint: Checkpoint) -> None:
 def _check_shapes(plan: Plan) -> None:
     ours: dict[str, mx.array] = dict(tree_flatten(plan.build().parameters()))
     for rule in plan.rules:  # the table read backwards; nothing is evaluated but shapes
-        expected = [array.shape for array in rule.backward([ours[key] for key in rule.ours])]
+        expected = [
+            array.shape for array in rule.transform.backward([ours[key] for key in rule.ours])
+        ]
         for key, shape in zip(rule.source, expected, strict=True):
             if plan.checkpoint.shapes[key] != shape:
                 raise InputError(

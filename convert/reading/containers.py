@@ -41,7 +41,7 @@ def read(path: Path) -> Tree:
     except Exception as error:  # a damaged file can raise anything
         advice = f"it is truncated, damaged or no {path.suffix} file; get it again"
         raise InputError(f"{path}: {one_line(error)}; {advice}") from None
-    if not isinstance(tree, Mapping):
+    if not isinstance(tree, dict):
         raise InputError(f"{path}: holds a {type(tree).__name__}, not a state dict")
     return tree
 

@@ -81,7 +81,7 @@ class Format(ABC, Generic[Args]):
 class Source(Format[Args]):
     """A format of checkpoints of language models."""
 
-    settings: ClassVar[Mapping[str, str]]  # those that `infer` knows, with a line of help each
+    settings: ClassVar[Mapping[str, str]] = {}  # that `infer` knows, with a line of help each
 
     @abstractmethod
     def recognises(self, shapes: Shapes) -> bool:

@@ -1,7 +1,7 @@
 """GLA, HGRN2, HGRN and the transformer of flash-linear-attention; config.json names which."""
 
 from importlib import import_module
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -58,7 +58,6 @@ class Fla(Source[Any]):
     """Language models of flash-linear-attention, by config.json and the shapes of the tensors."""
 
     kind = "fla"
-    settings: ClassVar = {}
 
     def __init__(self, config: dict[str, Any], shapes: Shapes) -> None:
         self.config, self.shapes = config, shapes
@@ -67,7 +66,6 @@ class Fla(Source[Any]):
         return {"model.embeddings.weight", "model.layers.0.attn_norm.weight"} <= shapes.keys()
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[Any]:
-        self.check_settings(settings)
         if not self.config:
             raise self.error("config.json: expected beside the weights, found none")
         kind = self.config.get("model_type")
@@ -128,7 +126,7 @@ class Fla(Source[Any]):
     def reference(self, args: Any, settings: Settings, tensor: Tensor) -> Reference:
         weights: dict[str, np.ndarray] = {}
         for rule in self.table(args):
-            arrays = rule.forward([tensor(key) for key in rule.source])
+            arrays = rule.transform.forward([tensor(key) for key in rule.source])
             for name, array in zip(rule.ours, arrays, strict=True):
                 weights[_newest(name)] = np.array(array.astype(mx.float32)).astype(np.float64)
         return FlaReference(args, weights.__getitem__)

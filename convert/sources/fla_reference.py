@@ -8,6 +8,15 @@ import numpy as np
 Array = Any  # a NumPy array or a torch tensor
 
 
+def recurrence(q: Array, k: Array, v: Array, a: Array, xp: Any = np) -> Array:
+    """Compute y_n = q_n h_n, h_n = a_n h_{n-1} + k_n^T v_n, of `[batch, length, heads, size]`."""
+    state, ys = 0, []
+    for n in range(q.shape[1]):
+        state = a[:, n, :, :, None] * state + k[:, n, :, :, None] * v[:, n, :, None]
+        ys.append((q[:, n, :, :, None] * state).sum(-2))
+    return xp.stack(ys, 1)
+
+
 class FlaReference:
     """A model from tokens `[batch, length]` to logits; `weight` returns weights by name."""
 
@@ -43,7 +52,7 @@ class FlaReference:
             log_a = xp.maximum(log_a, xp.full_like(log_a, args.clamp_min))
         q = self._split(q, args.num_heads)
         k, v, log_a = (self._split(t, args.kv_heads, args.num_heads) for t in (k, v, log_a))
-        y = self._recurrence(q * q.shape[-1] ** -0.5, k, v, xp.exp(log_a))
+        y = recurrence(q * q.shape[-1] ** -0.5, k, v, xp.exp(log_a), xp)
         y = self._norm(y, f"{path}.g_norm", args.norm_eps).reshape(*x.shape[:2], -1)
         if args.use_output_gate:
             y = y * self._silu(self._linear(x, f"{path}.g_proj"))
@@ -54,7 +63,7 @@ class FlaReference:
         q, f, v = (self._short(self._linear(x, f"{path}.{n}"), f"{path}.{n}") for n in names)
         a = self._gate(f, path)
         q, k, v, a = (self._split(t, self.args.heads) for t in (self._silu(q), 1 - a, v, a))
-        y = self._recurrence(q * q.shape[-1] ** -0.5, k, v, a).reshape(*x.shape[:2], -1)
+        y = recurrence(q * q.shape[-1] ** -0.5, k, v, a, self.xp).reshape(*x.shape[:2], -1)
         return self._linear(self._norm(y, f"{path}.g_norm", 1e-5), f"{path}.o_proj")
 
     def _hgrn(self, x: Array, path: str) -> Array:
@@ -62,7 +71,7 @@ class FlaReference:
         i, f = (self._short(self._linear(x, f"{path}.{n}"), f"{path}.{n}") for n in names)
         a = self._gate(f, path)
         k, v, a = (t[..., None] for t in (1 - a, self._silu(i), a))  # a channel is a head
-        y = self._recurrence(self.xp.ones_like(k), k, v, a)[..., 0]
+        y = recurrence(self.xp.ones_like(k), k, v, a, self.xp)[..., 0]
         y = self._norm(y, f"{path}.g_norm", self.args.norm_eps)
         return self._linear(y * self._silu(self._linear(x, f"{path}.g_proj")), f"{path}.o_proj")
 
@@ -93,13 +102,6 @@ class FlaReference:
         e = self.xp.exp(self.weight("model.lower_bounds"))
         bound = (e / e.sum(0))[1 : layer + 1].sum(0)
         return bound + (1 - bound) * self._sigmoid(f)
-
-    def _recurrence(self, q: Array, k: Array, v: Array, a: Array) -> Array:
-        state, ys = 0, []
-        for n in range(q.shape[1]):
-            state = a[:, n, :, :, None] * state + k[:, n, :, :, None] * v[:, n, :, None]
-            ys.append((q[:, n, :, :, None] * state).sum(-2))
-        return self.xp.stack(ys, 1)
 
     def _short(self, x: Array, path: str) -> Array:
         if not self.args.use_short_conv:

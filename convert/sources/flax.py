@@ -21,6 +21,7 @@ ASSUMED: dict[str, Any] = {
     "eps": 1e-5,
     "input_activation": "tanh",
     "hidden_activation": "tanh",
+    # GateLoop has no other values of these
     "gate_activation": "sigmoid",
     "positional_encoding_mode": "none",
     "use_true_recurrence": False,
@@ -42,9 +43,6 @@ class Flax(Source[ModelArgs]):
         "eps": "epsilon of the layer norms (1e-5, that of the author's experiments)",
         "input_activation": "tanh, sigmoid or identity (tanh)",
         "hidden_activation": "tanh, sigmoid or identity (tanh)",
-        "gate_activation": "only sigmoid (sigmoid)",
-        "positional_encoding_mode": "only none (none)",
-        "use_true_recurrence": "only false (false)",
     }
 
     def recognises(self, shapes: Shapes) -> bool:
@@ -52,8 +50,7 @@ class Flax(Source[ModelArgs]):
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
         """Infer the arguments; the columns of the gates' matrix show whether they are tied."""
-        self.check_settings(settings)
-        self._refuse(shapes, settings)
+        self._refuse(shapes)
         columns = self.matrix(shapes, f"{PROJ.format(0)}.kernel")[1]
         width = self.matrix(shapes, f"{OUT.format(0)}.kernel")[0]
         if columns not in (3 * width, 4 * width):
@@ -87,16 +84,14 @@ class Flax(Source[ModelArgs]):
         assumed = [f"{name}={value}" for name, value in ASSUMED.items() if name not in settings]
         return Inference(args, inferred, assumed)
 
-    def _refuse(self, shapes: Shapes, settings: Settings) -> None:
-        recurrent = f"{MIXING.format(0)}.model.model.recurrent_proj.kernel" in shapes
-        if recurrent or self.flag(settings, "use_true_recurrence"):
+    def _refuse(self, shapes: Shapes) -> None:
+        if f"{MIXING.format(0)}.model.model.recurrent_proj.kernel" in shapes:
             raise self.error(
                 "use_true_recurrence=True is not supported: its gates read the state, so the "
                 "recurrence is not linear; convert the associative checkpoint it was tuned from"
             )
-        if "wpe.embedding" in shapes or settings.get("positional_encoding_mode", "none") != "none":
+        if "wpe.embedding" in shapes:
             raise self.error("positional_encoding_mode must be none: GateLoop adds no positions")
-        self.choice(settings, "gate_activation", "sigmoid")
         if "input_function.kernel" in shapes:
             raise self.error("use_word_embedding=False is not supported: it reads no tokens")
         if "head.kernel" not in shapes:

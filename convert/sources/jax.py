@@ -6,7 +6,7 @@ Equinox's files hold arrays in the order of `_names`. Without a batch it would s
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -14,6 +14,8 @@ import numpy as np
 from mlx_gateloop.model.lm import ModelArgs
 
 from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth
+from .fla_reference import recurrence
+from .paper import gelu, sigmoid
 from .rules import TRANSPOSE, Rule, Transform, same, split
 
 Floats = Any  # a float64 array
@@ -29,7 +31,6 @@ class Jax(Source[ModelArgs]):
     """Language models of the two JAX versions."""
 
     kind = "jax"
-    settings: ClassVar = {}
 
     def recognises(self, shapes: Shapes) -> bool:
         if f"{GATES.format(0)}.wa" in shapes:
@@ -38,7 +39,6 @@ class Jax(Source[ModelArgs]):
         return shapes.get("2") == size and shapes.get("6") == (*size, 2 * sum(size))
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
-        self.check_settings(settings)
         named = _by_name(shapes)
         vocabulary, size = self.matrix(named, "embedding")
         args = ModelArgs(
@@ -132,8 +132,7 @@ class JaxReference:
             x = x + self._mix(GATES.format(layer), x)
             path = FORWARD.format(layer)
             h = self._dense(f"{path}.proj_in", self._norm(f"{path}.norm", x))
-            h = h / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
-            x = x + self._dense(f"{path}.proj_out", h)
+            x = x + self._dense(f"{path}.proj_out", gelu(h, "gelu_tanh"))
             states.append(x)
         return states
 
@@ -142,12 +141,10 @@ class JaxReference:
         q, k, v, z, gate = (x @ self._weight(f"{path}.w{letter}") for letter in "qkvag")
         real, imaginary = np.split(z, 2, -1)
         z = real + 1j * imaginary
-        a = np.exp(1j * np.angle(z)) / (1 + np.exp(-np.abs(z)))
-        h, y = np.zeros(x[:, 0].shape, complex), np.zeros_like(x)
-        for n in range(x.shape[1]):
-            h = a[:, n] * h + k[:, n] * v[:, n]
-            y[:, n] = q[:, n] * h.real
-        return (y * gate / (1 + np.exp(-gate))) @ self._weight(f"{path}.wo")
+        a = np.exp(1j * np.angle(z)) * sigmoid(np.abs(z))
+        heads = (t[..., None] for t in (q, k, v, a))  # a channel is a head
+        y = recurrence(*heads).real[..., 0]
+        return (y * gate * sigmoid(gate)) @ self._weight(f"{path}.wo")
 
     def _dense(self, path: str, x: Floats) -> Floats:
         return x @ self._weight(f"{path}.kernel") + self._weight(f"{path}.bias")

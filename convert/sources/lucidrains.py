@@ -2,12 +2,14 @@
 
 from typing import Any, ClassVar, Literal
 
+import mlx.core as mx
+import numpy as np
+
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.lm import ModelArgs
 
 from .base import Format, Inference, Reference, Settings, Shapes, Source, Tensor, depth, needing
-from .pytorch import TorchReference, load_weights
 from .rules import INTERLEAVE, Rule, linear, same, split
 
 EMBEDDING, MIXING, FEED_FORWARD = "token_emb.weight", "layers.{}.0", "layers.{}.1"
@@ -36,7 +38,6 @@ class Lucidrains(Source[ModelArgs]):
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
         """Infer the arguments; the names determine the constructor's flags."""
-        self.check_settings(settings)
         if FULL_ATTENTION.format(0) in shapes:
             raise self.error(
                 "use_gate_looped_attn=False is not supported: full attention keeps every "
@@ -95,8 +96,7 @@ class Lucidrains(Source[ModelArgs]):
             post_ln_norm=args.norm_position == "post",
             sub_ln=args.sub_norm,
         )
-        load_weights(model, tensor)
-        return TorchReference(model, [feed_forward for _, feed_forward in model.layers])
+        return TorchReference(model, tensor)
 
 
 def mixing_args(source: Format[Any], shapes: Shapes, path: str = "") -> dict[str, Any]:
@@ -144,3 +144,74 @@ def _norm(source: str, ours: str, args: ModelArgs) -> list[Rule]:
     if args.norm == "rms":
         return [same(f"{source}.norm.gamma", f"{ours}.weight")]
     return linear(f"{source}.norm", ours, bias=True)
+
+
+class TorchReference:
+    """The package's Transformer with a checkpoint's weights in float32; see `Reference`."""
+
+    def __init__(self, model: Any, tensor: Tensor) -> None:
+        import torch
+
+        state = {name: np.array(tensor(name).astype(mx.float32)) for name in model.state_dict()}
+        model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+        self._model, self._states = model.eval(), list[np.ndarray]()
+        for _, feed_forward in model.layers:
+            feed_forward.register_forward_hook(lambda *call: self._states.append(call[-1].numpy()))
+
+    def logits(self, tokens: np.ndarray) -> np.ndarray:
+        import torch
+
+        self._states.clear()
+        with torch.no_grad():
+            result: np.ndarray = self._model(torch.from_numpy(tokens)).numpy()
+        return result
+
+    def hidden_states(self, tokens: np.ndarray) -> list[np.ndarray]:
+        self.logits(tokens)
+        return [*self._states]
+
+
+# --- single layers, for --layers
+
+QKVA, NORM, POST_NORM = "to_qkva.0.weight", "norm.gamma", "maybe_post_ln.weight"
+
+
+class Simple(Format[LayerArgs]):
+    """`SimpleGateLoopLayer`, with real gates."""
+
+    kind = "lucidrains-simple"
+
+    def infer(self, shapes: Shapes, settings: Settings) -> Inference[LayerArgs]:
+        args = LayerArgs(
+            hidden_size=self.matrix(shapes, QKVA)[1],
+            gate="real",
+            input_gate="none",
+            sub_norm=POST_NORM in shapes,
+            norm="rms" if NORM in shapes else "none",
+            bias=False,
+        )
+        return Inference(args, [], [])
+
+    def table(self, args: LayerArgs) -> list[Rule]:
+        """Pair the names; one matrix holds the query, the value and the gate."""
+        names = ("q_proj", "v_proj", "gamma_proj")
+        rules = [Rule((QKVA,), tuple(f"time_mixing.{name}.weight" for name in names), split(3))]
+        if args.norm == "rms":
+            rules.append(same(NORM, "time_norm.weight"))
+        if args.sub_norm:
+            rules += linear("maybe_post_ln", "time_mixing.sub_norm", bias=True)
+        return rules
+
+
+class Full(Format[LayerArgs]):
+    """`GateLoopedAttention`."""
+
+    kind = "lucidrains-full"
+
+    def infer(self, shapes: Shapes, settings: Settings) -> Inference[LayerArgs]:
+        size = self.matrix(shapes, "to_qkv.weight")[1]
+        args = LayerArgs(hidden_size=size, norm="none", **mixing_args(self, shapes))
+        return Inference(args, [], [])
+
+    def table(self, args: LayerArgs) -> list[Rule]:
+        return mixing_rules("", "time_mixing", args)

@@ -20,6 +20,7 @@ import numpy as np
 from mlx_gateloop.model.lm import ModelArgs
 
 from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth
+from .fla_reference import recurrence
 from .rules import Rule, linear, same
 
 Floats = Any  # a float64 array: to NumPy's types, products and means of arrays are Any
@@ -46,7 +47,6 @@ class Paper(Source[ModelArgs]):
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
         """Infer the arguments; heads leave no trace in the shapes."""
-        self.check_settings(settings)
         vocabulary, size = self.matrix(shapes, EMBEDDING)
         width = self.matrix(shapes, "layers.0.q.weight")[0]
         is_tied = "head.weight" not in shapes
@@ -144,25 +144,20 @@ class PaperReference:
             name = f"layers.{layer}"
             x = x + self._mix_time(name, self._norm(f"{name}.time_norm", x))
             inner = self._linear(f"{name}.fnn.0", self._norm(f"{name}.channel_norm", x))
-            x = x + self._linear(f"{name}.fnn.2", _gelu(inner, self._args.activation))
+            x = x + self._linear(f"{name}.fnn.2", gelu(inner, self._args.activation))
             states.append(x)
         return states
 
     def _mix_time(self, name: str, x: Floats) -> Floats:
         heads = (*x.shape[:2], self._args.heads, -1)
         q, k, v = (self._linear(f"{name}.{letter}", x).reshape(heads) for letter in "qkv")
-        magnitude = _sigmoid(self._transition(f"{name}.gamma", x))
+        magnitude = sigmoid(self._transition(f"{name}.gamma", x))
         phase = 0 if self._args.gate == "real" else self._transition(f"{name}.theta", x)
         a = (magnitude * np.exp(1j * phase)).reshape(heads)
-        state = np.zeros((*k.shape[:1], *k.shape[2:], v.shape[-1]), complex)
-        y = np.zeros_like(v)
-        for n in range(x.shape[1]):
-            state = a[:, n, :, :, None] * state + k[:, n, :, :, None] * v[:, n, :, None, :]
-            y[:, n] = np.einsum("bhk,bhkv->bhv", q[:, n], state).real
-        y = y.reshape(*x.shape[:2], -1)
+        y = recurrence(q, k, v, a).real.reshape(*x.shape[:2], -1)
         if self._args.output_gate:
             gate = self._linear(f"{name}.gate", x)
-            y = y * gate * _sigmoid(gate)
+            y = y * gate * sigmoid(gate)
         return self._linear(f"{name}.out", y) if self._args.projects_output else y
 
     def _transition(self, name: str, x: Floats) -> Floats:
@@ -182,11 +177,11 @@ class PaperReference:
 _erf = np.vectorize(math.erf, otypes=[float])
 
 
-def _gelu(x: Floats, kind: str) -> Floats:
+def gelu(x: Floats, kind: str) -> Floats:
     if kind == "gelu_tanh":
         return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return x / 2 * (1 + _erf(x / math.sqrt(2)))
 
 
-def _sigmoid(x: Floats) -> Floats:
+def sigmoid(x: Floats) -> Floats:
     return 1 / (1 + np.exp(-x))

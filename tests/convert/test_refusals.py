@@ -112,6 +112,7 @@ def test_one_part_of_a_model_is_refused(source, tmp_path, capsys):
         ("--tolerance -1", "--tolerance"),
         ("--set tokenizer=5", "setting"),
         ("--set ablate_complex=[a]", "setting"),
+        ("--set heads=2", "lucidrains: unknown setting heads; expected ablate_complex, "),
     ],
 )
 def test_flags_that_cannot_mean_anything(source, out, capsys, words, what):

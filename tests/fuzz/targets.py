@@ -114,7 +114,7 @@ def _weights(kind, **options):
     ours = dict(tree_flatten(model.parameters()))
     found: dict[str, np.ndarray] = {}
     for rule in SOURCES[kind].table(model.args):
-        arrays = rule.backward([ours[name] for name in rule.ours])
+        arrays = rule.transform.backward([ours[name] for name in rule.ours])
         found |= {name: np.array(a) for name, a in zip(rule.source, arrays, strict=True)}
     return found
 

@@ -30,12 +30,12 @@ def converted(state, kind, settings=None):
 
     weights = {}
     for rule in rules:
-        arrays = rule.forward([mx.array(state[key]) for key in rule.source])
+        arrays = rule.transform.forward([mx.array(state[key]) for key in rule.source])
         for key, array in zip(rule.ours, arrays, strict=True):
             assert array.shape == ours[key].shape, key
             weights[key] = array
     for rule in rules:
-        back = rule.backward([weights[key] for key in rule.ours])
+        back = rule.transform.backward([weights[key] for key in rule.ours])
         for key, array in zip(rule.source, back, strict=True):
             assert np.array_equal(bits(array), bits(state[key])), key
     model.update(tree_unflatten(list(weights.items())))

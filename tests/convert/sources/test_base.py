@@ -19,16 +19,11 @@ STATES = {
 @pytest.mark.parametrize(
     ("kind", "settings", "expected"),
     [
-        ("lucidrains", {"heads": 2}, "unknown setting heads; expected ablate_complex, "),
         ("lucidrains", {"ablate_complex": "yes"}, "must be true or false, got 'yes'"),
         ("paper", {"activation": "relu"}, "activation must be gelu or gelu_tanh, got 'relu'"),
-        ("flax", {"tied": True}, "unknown setting tied; expected eps, "),
-        ("flax", {"use_true_recurrence": True}, "use_true_recurrence=True is not supported"),
-        ("flax", {"positional_encoding_mode": "sinusoidal"}, "encoding_mode must be none"),
-        ("flax", {"gate_activation": "tanh"}, "gate_activation must be sigmoid, got 'tanh'"),
         ("flax", {"input_activation": "relu"}, "must be tanh or sigmoid or identity, got 'relu'"),
     ],
-)  # fmt: skip
+)
 def test_wrong_settings_are_named(kind, settings, expected):
     shapes = shapes_of(STATES[kind]())
     message = refusal(SOURCES[kind].infer, shapes, settings)

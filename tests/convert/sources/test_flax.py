@@ -51,7 +51,8 @@ def test_sizes_and_settings_reach_the_model():
     ours, reference = converted(state, "flax", {"eps": 1e-2})
     assert (ours.args.num_hidden_layers, ours.args.outputs, ours.args.width) == (3, 5, 8)
     assert_same(ours, reference, 9, VOCAB)
-    assert len(source.infer(shapes_of(state), {}).assumed) == len(source.settings)
+    assert len(source.infer(shapes_of(state), {}).assumed) == 6
+    assert len(source.infer(shapes_of(state), {"eps": 1e-2}).assumed) == 5
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,3 @@ def test_transforms_and_back(transform, expected):
         (back,) = transform.backward(transform.forward([array]))
         assert back.dtype == dtype
         assert mx.array_equal(mx.contiguous(back).view(integer), array.view(integer))
-
-
-@pytest.mark.parametrize("transform", [INTERLEAVE, split(2), TRANSPOSE])
-def test_shapes_that_cannot_be_are_value_errors(transform):
-    with pytest.raises(ValueError):
-        transform.forward([mx.zeros((3,))])
