@@ -4,7 +4,6 @@ from argparse import Namespace
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import staged
@@ -27,7 +26,7 @@ def convert(options: Namespace) -> bool:
     bits, group_size = options.q_bits or 4, options.q_group_size or 64
     if options.dry_run:
         if options.quantize:  # random weights will do: only widths matter
-            _quantize(plan.build(), bits, group_size, card)
+            quantize(plan.build(), bits, group_size, card.warn)
         if options.verify:
             print("dry run: nothing was verified")
         print(f"dry run: nothing was written to {options.out}")
@@ -47,7 +46,7 @@ def convert(options: Namespace) -> bool:
     if options.dtype and (overflown := cast(model, options.dtype)):
         card.warn(f"values became infinite in {options.dtype}: {first(overflown)}")
     if options.quantize:
-        _quantize(model, bits, group_size, card)
+        quantize(model, bits, group_size, card.warn)
         card.stored = f"{bits} bits in groups of {group_size}"
     if isinstance(plan.args, LayerArgs):
         card.stored += ", state transitions float32"
@@ -80,8 +79,3 @@ def prepare(options: Namespace) -> tuple[Plan, Any, Card]:
     if len(tokenizer) < size:
         card.warn(f"the tokenizer has {len(tokenizer)} entries, the model {size}: is it the one?")
     return plan, tokenizer, card
-
-
-def _quantize(model: nn.Module, bits: int, group_size: int, card: Card) -> None:
-    for left in quantize(model, bits, group_size):
-        card.warn(left)

@@ -11,9 +11,6 @@ from .sources import SOURCES
 
 FLOATS = ("float32", "float16", "bfloat16")
 BITS = (2, 3, 4, 5, 6, 8)  # as in mx.quantize
-GROUP_SIZES = (32, 64, 128)
-SETTINGS_FILE = "convert.yaml"
-TOLERANCE = 2e-5  # relative to the largest logit, in float32
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +21,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--layers", action="store_true", help=text)
     add("--force", action="store_true", help="replace a model at OUT")
     add("--dry-run", action="store_true", help="print what would be done; write nothing")
-    _add_source(parser.add_argument_group("the source"))
-    _add_output(parser.add_argument_group("the output"))
 
-
-def _add_source(group: argparse._ArgumentGroup) -> None:
+    group = parser.add_argument_group("the source")
     add = group.add_argument
     add("--from", dest="kind", choices=SOURCES, help="its format; default: detected from its keys")
     add("--ema", action="store_true", help="take the averaged copy of the weights")
@@ -38,19 +32,17 @@ def _add_source(group: argparse._ArgumentGroup) -> None:
     text = "a sentencepiece .model, a tokenizer.json, a directory, `bytes`, or a hub id; "
     add("--tokenizer", metavar="NAME", help=text + "default: the one beside the weights")
 
-
-def _add_output(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("the output").add_argument
     text = "cast the weights; default: as stored. State transitions are always float32"
     add("--dtype", choices=FLOATS, help=text)
     text = "quantize all layers but the state transitions and those of an indivisible width"
     add("-q", "--quantize", action="store_true", help=text)
     add("--q-bits", type=int, choices=BITS, help="bits per weight (4)")
-    add("--q-group-size", type=int, choices=GROUP_SIZES, help="weights that share a scale (64)")
+    add("--q-group-size", type=int, choices=(32, 64, 128), help="weights that share a scale (64)")
     text = "run the source's own model and ours on random tokens and compare; exit code 1 if "
     add("--verify", action="store_true", help=text + "they differ")
     text = "largest difference that passes, relative to the largest logit (2e-5)"
-    add("--tolerance", type=float, default=TOLERANCE, metavar="X", help=text)
+    add("--tolerance", type=float, default=2e-5, metavar="X", help=text)
 
 
 def read_settings(
@@ -58,7 +50,7 @@ def read_settings(
 ) -> tuple[dict[str, object], Path | None]:
     """Read a file of settings, or the one beside the weights, and `KEY=VALUE` overrides."""
     if file is None:
-        beside = [weights.with_suffix(".yaml"), weights.with_name(SETTINGS_FILE)]
+        beside = [weights.with_suffix(".yaml"), weights.with_name("convert.yaml")]
         file = next((path for path in beside if path.is_file()), None)
     tree = {} if file is None else read_yaml(file)
     settings = {key: as_number(value) for key, value in tree.items()}

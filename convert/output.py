@@ -1,9 +1,9 @@
 """The target of a conversion, checked before any work."""
 
-import json
 import os
 from pathlib import Path
 
+from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.layers import LAYERS_TYPE
 from mlx_gateloop.model.registered import MODELS
@@ -35,9 +35,7 @@ def check_target(target: Path, sources: list[Path], force: bool) -> None:
 def _is_ours(target: Path) -> bool:
     """True of a directory with a model of ours and nothing else."""
     try:
-        config = json.loads((target / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        kind = read_json(target / "config.json").get("model_type")
+    except InputError:
         return False
-    if not isinstance(config, dict) or config.get("model_type") not in OWN_TYPES:
-        return False
-    return all(any(map(path.match, WRITTEN)) for path in target.iterdir())
+    return kind in OWN_TYPES and all(any(map(p.match, WRITTEN)) for p in target.iterdir())

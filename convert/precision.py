@@ -1,5 +1,7 @@
 """The precision of a model's weights: cast or quantized; state transitions stay float32."""
 
+from collections.abc import Callable
+
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
@@ -24,8 +26,8 @@ def cast(model: nn.Module, dtype: str) -> list[str]:
     return overflown
 
 
-def quantize(model: nn.Module, bits: int, group_size: int) -> list[str]:
-    """Quantize every layer that can be, in place; return the others, in words."""
+def quantize(model: nn.Module, bits: int, group_size: int, warn: Callable[[str], None]) -> None:
+    """Quantize every layer that can be, in place; warn of the others."""
     left: dict[int, list[str]] = {}
 
     def can_be(name: str, module: nn.Module) -> bool:
@@ -46,4 +48,5 @@ def quantize(model: nn.Module, bits: int, group_size: int) -> list[str]:
     if not any(isinstance(m, nn.QuantizedLinear | nn.QuantizedEmbedding) for m in model.modules()):
         reason = words[0] if words else "it has no layers to quantize"
         raise InputError(f"-q: nothing can be quantized: {reason}")
-    return words
+    for warning in words:
+        warn(warning)

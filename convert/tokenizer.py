@@ -49,33 +49,26 @@ def _load(name: str, vocab_size: int) -> tuple[Any, str]:
     if path.name == "tokenizer.json" and (path.parent / "tokenizer_config.json").is_file():
         path = path.parent
     if path.is_dir():
-        return _pretrained(str(path)), f"directory {path.name}"
+        return _with_transformers(path), f"directory {path.name}"
     if path.is_file():
-        return _from_json(path), f"{path.name}"
+        return _with_transformers(path), path.name
     if HUB_ID.fullmatch(name) and path.suffix not in (".model", ".json"):
-        return _pretrained(str(download(name, TOKENIZER_FILES))), f"hub, {name}"
+        return _with_transformers(download(name, TOKENIZER_FILES)), f"hub, {name}"
     raise InputError(f"--tokenizer {shortened(name)}: no such file, directory or hub id")
 
 
-def _pretrained(name: str) -> Any:
+def _with_transformers(path: Path) -> Any:
+    """Load a directory, or a tokenizer.json alone."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
+        if path.is_file():
+            return PreTrainedTokenizerFast(tokenizer_file=str(path))
         # without it, transformers asks on the terminal whether to run the repository's code
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
     except Exception as error:  # tokenizers raises nothing narrower
-        raise InputError(f"--tokenizer {name}: cannot be loaded: {one_line(error)}") from None
-
-
-def _from_json(path: Path) -> Any:
-    from transformers import PreTrainedTokenizerFast
-
-    try:
-        return PreTrainedTokenizerFast(tokenizer_file=str(path))
-    except Exception as error:  # tokenizers raises nothing narrower
-        advice = "give a tokenizer.json"
-        raise InputError(f"--tokenizer {path}: {one_line(error)}; {advice}") from None
+        raise InputError(f"--tokenizer {path}: cannot be loaded: {one_line(error)}") from None
 
 
 def plain_byte_tokenizer() -> Any:
