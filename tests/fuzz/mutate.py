@@ -1,10 +1,17 @@
-"""Changes of bytes and of trees, drawn from a random generator."""
+"""Changes of bytes, and of what they mean, drawn from a random generator."""
 
+import io
 import json
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
+import msgpack
+from google.protobuf.json_format import MessageToDict, ParseDict
+from sentencepiece import sentencepiece_model_pb2 as sentencepiece
+
 Tree = Any  # dicts and lists of values; a text that is itself JSON is a tree too
+# Reads a file's bytes to a tree and writes it.
 Codec = tuple[Callable[[bytes], Tree], Callable[[Tree], bytes]]
 
 BYTES = [
@@ -12,8 +19,6 @@ BYTES = [
     b"9" * 5000, b"[" * 3000, b'{"a":' * 3000, b"&a [*a, *a]", b"2020-13-45", b"!!int x", b"- ? ",
     b": ", b"!!python/object/apply:os.system ['touch ran']", b"{{ 9 }}", b"\xe2\x80\xa8",
 ]  # fmt: skip
-
-
 VALUES: list[Tree] = [
     None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63), 2**64, 10**18, 0.5, 1e308, -0.0,
     float("nan"), float("inf"), "", "x" * 1000, "a\nb", "\0", "../..", "/dev/zero", "{{ 1 / 0 }}",
@@ -24,23 +29,11 @@ VALUES: list[Tree] = [
 def change_bytes(data, chance):
     """Flip, overwrite, cut out, repeat, insert or cut off bytes at a random place."""
     start = chance.randint(0, len(data))
-    stop = min(len(data), start + chance.choice((1, 2, 8, 64)))
-    middle = data[start:stop]
-    kind = chance.randrange(7)
-    if kind == 0 and middle:
-        return data[:start] + bytes([middle[0] ^ 1 << chance.randrange(8)]) + data[start + 1 :]
-    if kind == 1:
-        return data[:start] + chance.choice(BYTES) + data[stop:]
-    if kind == 2:
-        return data[:start] + data[stop:]
-    if kind == 3:
-        return data[:start] + middle * chance.choice((2, 50)) + data[stop:]
-    if kind == 4:
-        return data[:start] + chance.choice(BYTES) + data[start:]
-    if kind == 5:
-        return data[:start]
-    other = chance.randint(0, len(data))
-    return data[:start] + data[other : other + 64] + data[stop:]
+    stop = min(len(data), start + chance.choice((0, 1, 2, 8, 64, len(data))))
+    part, other = data[start:stop], chance.randint(0, len(data))
+    flipped = bytes(byte ^ 1 << chance.randrange(8) for byte in part[:1])
+    new = (flipped + part[1:], chance.choice(BYTES), b"", part[:64] * 50, data[other : other + 64])
+    return data[:start] + chance.choice(new) + data[stop:]
 
 
 def change_tree(tree, chance):
@@ -85,3 +78,58 @@ def mutate(data, codec, chance):
         except Exception:  # an earlier change left nothing to read, or what cannot be written
             data = change_bytes(data, chance)
     return data
+
+
+def _read_safetensors(data):
+    size = int.from_bytes(data[:8], "little")
+    return [json.loads(data[8 : 8 + size]), data[8 + size :]]
+
+
+def _write_safetensors(tree):
+    header = json.dumps(tree[0]).encode()
+    return len(header).to_bytes(8, "little") + header + tree[1]
+
+
+def _read_zip(data):
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def _write_zip(tree):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, member in tree.items():
+            archive.writestr(name, member)
+    return file.getvalue()
+
+
+def _read_msgpack(data):
+    def extension(code, content):
+        return {"extension": code, "content": msgpack.unpackb(content, raw=True)}
+
+    return msgpack.unpackb(data, ext_hook=extension, strict_map_key=False)
+
+
+def _write_msgpack(tree):
+    def pack(tree):
+        if not isinstance(tree, dict):
+            return tree
+        if tree.keys() == {"extension", "content"}:
+            return msgpack.ExtType(tree["extension"], msgpack.packb(tree["content"]))
+        return {key: pack(value) for key, value in tree.items()}
+
+    return msgpack.packb(pack(tree))
+
+
+JSON: Codec = (json.loads, lambda tree: json.dumps(tree).encode(errors="surrogatepass"))
+LINES: Codec = (
+    lambda data: [json.loads(line) for line in data.splitlines()],
+    lambda tree: "\n".join(map(json.dumps, tree)).encode(),
+)
+SAFETENSORS: Codec = (_read_safetensors, _write_safetensors)
+ZIP: Codec = (_read_zip, _write_zip)
+MSGPACK: Codec = (_read_msgpack, _write_msgpack)
+SENTENCEPIECE: Codec = (
+    lambda data: MessageToDict(sentencepiece.ModelProto.FromString(data)),
+    lambda tree: ParseDict(tree, sentencepiece.ModelProto()).SerializeToString(),
+)

@@ -5,23 +5,25 @@ import json
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import torch
-from helpers.checkpoints import save_shards
+from helpers.checkpoints import save_shards, torch_model
 from helpers.flax_model import packed
-from helpers.models import VARIANTS, save_tiny_model, tiny_model
+from helpers.jax_models import jax_weights
+from helpers.models import save_tiny_model, tiny_model
+from helpers.paper_state import paper_state
 from helpers.records import trial_record
 from helpers.tokenizers import trained_pieces
-from mlx.utils import tree_flatten
 from mlx_gateloop.app.conversations import file as conversation_file
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.prefix_cache import PrefixCache, PrefixState
 from mlx_gateloop.convert.__main__ import main as convert
-from mlx_gateloop.convert.sources import SOURCES
 from mlx_gateloop.convert.sources.flax import nested
 from mlx_gateloop.convert.tokenizer import load_tokenizer
 from safetensors.numpy import save_file
@@ -37,8 +39,18 @@ from mlx_gateloop.train import TrainConfig, checkpoint
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
 
-from . import codecs
-from .attempts import Target
+from .mutate import JSON, LINES, MSGPACK, SAFETENSORS, SENTENCEPIECE, ZIP, Codec
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader of files."""
+
+    prepare: Callable[[Path], object]  # fills a folder with good files; may return more of `file`
+    file: str  # the one of them that is changed
+    codec: Codec | None  # reads and writes what it means; None changes bytes alone
+    read: Callable[[Path], object]  # raises InputError where the changed file cannot be used
+
 
 # --- configurations and models
 
@@ -105,22 +117,11 @@ def _read_pieces(path):
 # --- converters
 
 
-LUCIDRAINS = VARIANTS["lucidrains"]
-FLAX = VARIANTS["gated rnn"] | {"num_outputs": len(byte_tokenizer())}
-
-
-def _weights(kind, **options):
-    model = tiny_model(vocab_size=len(byte_tokenizer()), **options)
-    ours = dict(tree_flatten(model.parameters()))
-    found: dict[str, np.ndarray] = {}
-    for rule in SOURCES[kind].table(model.args):
-        arrays = rule.transform.backward([ours[name] for name in rule.ours])
-        found |= {name: np.array(a) for name, a in zip(rule.source, arrays, strict=True)}
-    return found
+VOCABULARY = len(byte_tokenizer())
 
 
 def _safetensors(folder):
-    save_file(_weights("paper"), folder / "weights.safetensors")
+    save_file(paper_state(VOCABULARY), folder / "weights.safetensors")
 
 
 class _Runs:
@@ -137,8 +138,7 @@ def _pickled(value):
 
 
 def _torch(folder):
-    weights = _weights("lucidrains", **LUCIDRAINS)
-    state = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
+    state = torch_model(dim=8, gate_loop_heads=2, sub_ln=True).state_dict()
     torch.save({"model": state, "step": 3}, folder / "weights.pt")
     cycle: dict[str, object] = {"a": torch.zeros(1)}
     cycle["model"] = cycle
@@ -152,11 +152,11 @@ def _legacy(folder):
 
 
 def _msgpack(folder):
-    (folder / "weights.msgpack").write_bytes(packed({"params": nested(_weights("flax", **FLAX))}))
+    (folder / "weights.msgpack").write_bytes(packed({"params": nested(jax_weights(VOCABULARY))}))
 
 
 def _index(folder):
-    weights = {name: torch.from_numpy(array) for name, array in _weights("paper").items()}
+    weights = {n: torch.from_numpy(array) for n, array in paper_state(VOCABULARY).items()}
     save_shards(folder, weights, [i % 2 for i in range(len(weights))])
 
 
@@ -242,7 +242,6 @@ def _beside(read):
     return lambda path: read(path.parent)
 
 
-JSON, SAFETENSORS = codecs.JSON, codecs.SAFETENSORS
 TARGETS = {
     "experiment": Target(
         _experiment, "results.json", JSON, _beside(lambda folder: chosen_in(folder, "recall"))
@@ -256,17 +255,17 @@ TARGETS = {
     "load-generation-config": Target(_model, "generation_config.json", JSON, _load),
     "load-template": Target(_model, "chat_template.jinja", None, _load),
     "text": Target(_text, "text.txt", None, _read_corpus),
-    "jsonl": Target(_jsonl, "text.jsonl", codecs.LINES, _read_corpus),
+    "jsonl": Target(_jsonl, "text.jsonl", LINES, _read_corpus),
     "parquet": Target(_parquet, "train-00000.parquet", None, _beside(_read_corpus)),
     "next-byte": Target(_text, "text.txt", None, lambda path: next_byte(str(path), length=8)),
-    "sentencepiece": Target(_sentencepiece, "pieces.model", codecs.SENTENCEPIECE, _read_pieces),
+    "sentencepiece": Target(_sentencepiece, "pieces.model", SENTENCEPIECE, _read_pieces),
     "converted-tokenizer": Target(
         _model, "tokenizer.json", JSON, lambda path: load_tokenizer(str(path), path.parent, 300)
     ),
     "safetensors": Target(_safetensors, "weights.safetensors", SAFETENSORS, _convert),
-    "torch": Target(_torch, "weights.pt", codecs.ZIP, _convert),
+    "torch": Target(_torch, "weights.pt", ZIP, _convert),
     "torch-legacy": Target(_legacy, "weights.pt", None, _convert),
-    "msgpack": Target(_msgpack, "weights.msgpack", codecs.MSGPACK, _convert),
+    "msgpack": Target(_msgpack, "weights.msgpack", MSGPACK, _convert),
     "index": Target(_index, "model.safetensors.index.json", JSON, _convert),
     "settings": Target(_settings, "convert.yaml", JSON, _convert),
     "conversation": Target(_conversation, "chat", SAFETENSORS, _open),

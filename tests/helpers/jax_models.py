@@ -10,10 +10,10 @@ LENGTHS = (1, 9, 61)
 WIDTHS = {"wa": 2}  # over that of the other matrices
 
 
-def jax_weights():
+def jax_weights(num_tokens=SIZES["num_tokens"]):
     """The arrays by Flax's names, in Equinox's order."""
     dim, inner = SIZES["dim"], SIZES["dim"] * SIZES["ff_mult"]
-    shapes = {"embedding": (SIZES["num_tokens"], dim), "norm.scale": (dim,)}
+    shapes = {"embedding": (num_tokens, dim), "norm.scale": (dim,)}
     for layer in range(SIZES["depth"]):
         gates, forward = (f"layers_{layer}_{part}" for part in (0, 1))
         shapes[f"{gates}.norm.scale"] = (dim,)

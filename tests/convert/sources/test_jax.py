@@ -17,8 +17,8 @@ import mlx_gateloop as gl
 kinds = pytest.mark.parametrize("kind", ["flax", "equinox"])
 
 
-def state(kind):
-    weights = jax_weights()
+def state(kind, *num_tokens):
+    weights = jax_weights(*num_tokens)
     if kind == "equinox":
         weights = {str(i): array for i, array in enumerate(weights.values())}
     return weights
@@ -35,8 +35,11 @@ def test_logits_are_those_of_the_package(kind):
             assert difference(reference.logits(tokens), expected) <= 1e-5
 
 
-def equinox_file(path, weights):
-    """Write arrays as `equinox.tree_serialise_leaves` does."""
+def write(path, weights):
+    """Write arrays as `equinox.tree_serialise_leaves` or flax does."""
+    if path.suffix == ".msgpack":
+        path.write_bytes(packed({"params": nested(weights)}))
+        return
     with path.open("wb") as file:
         for array in weights.values():
             np.save(file, array)
@@ -45,17 +48,10 @@ def equinox_file(path, weights):
 @kinds
 def test_files_convert_and_are_verified(kind, tmp_path, capsys):
     path = tmp_path / ("model.eqx" if kind == "equinox" else "model.msgpack")
-    if kind == "equinox":
-        equinox_file(path, state(kind))
-    else:
-        path.write_bytes(packed({"params": nested(state(kind))}))
+    write(path, state(kind))
     options = ["--tokenizer", "bytes", "--verify"]
     assert "13" in refused(capsys, path, tmp_path / "out", *options)  # too few tokens for bytes
-    wide = {k: np.resize(w, (262, 8)) if w.shape == (13, 8) else w for k, w in state(kind).items()}
-    if kind == "equinox":
-        equinox_file(path, wide)
-    else:
-        path.write_bytes(packed({"params": nested(wide)}))
+    write(path, wide := state(kind, 262))
     assert run(path, tmp_path / "out", *options) == 0
     model, _ = gl.load(tmp_path / "out")
     ours, _ = converted(wide, "jax")
@@ -75,10 +71,10 @@ def test_damaged_files_are_one_line(tmp_path, capsys):
     ]:
         path.write_bytes(content)
         assert message in refused(capsys, path, tmp_path / "out")
-    equinox_file(path, weights | {"7": weights["7"][:, :4]})
+    write(path, weights | {"7": weights["7"][:, :4]})
     assert "7: expected the shape (8, 8), got (8, 4)" in refused(
         capsys, path, tmp_path / "out", "--tokenizer", "bytes"
     )
     weights.pop(str(len(weights) - 1))
-    equinox_file(path, weights)
+    write(path, weights)
     assert "1 missing: 25" in refused(capsys, path, tmp_path / "out", "--tokenizer", "bytes")
