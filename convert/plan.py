@@ -57,14 +57,13 @@ class Plan:
             total=checkpoint.size, unit="B", unit_scale=True, desc="reading", disable=None
         ) as bar:
             for rule in sorted(self.rules, key=lambda rule: checkpoint.position(rule.source)):
-                arrays = [checkpoint.tensor(key) for key in rule.source]
-                for key, array in zip(rule.source, arrays, strict=True):
-                    if not mx.isfinite(array).all():
-                        not_finite.append(key)
-                    bar.update(array.nbytes)
+                array = checkpoint.tensor(rule.source)
+                if not mx.isfinite(array).all():
+                    not_finite.append(rule.source)
+                bar.update(array.nbytes)
                 weights = [
                     (key, mx.contiguous(a.astype(mx.float32) if is_state_transition(key) else a))
-                    for key, a in zip(rule.ours, rule.transform.forward(arrays), strict=True)
+                    for key, a in zip(rule.ours, rule.forward(array), strict=True)
                 ]
                 mx.eval([array for _, array in weights])
                 model.load_weights(weights, strict=False)
@@ -97,11 +96,11 @@ def first(names: Iterable[str], count: int = 10) -> str:
 
 
 def _check_names(plan: Plan) -> None:
-    expected = {key: None for rule in plan.rules for key in rule.source}  # a set in order
+    expected = [rule.source for rule in plan.rules]
     present = plan.checkpoint.shapes
     differences = {
         "missing": [key for key in expected if key not in present],
-        "surplus": sorted(present.keys() - expected.keys()),
+        "surplus": sorted(present.keys() - expected),
     }
     problems = [f"{len(keys)} {word}: {first(keys)}" for word, keys in differences.items() if keys]
     if problems:
@@ -120,13 +119,15 @@ def _check_dtypes(checkpoint: Checkpoint) -> None:
 
 def _check_shapes(plan: Plan) -> None:
     ours: dict[str, mx.array] = dict(tree_flatten(plan.build().parameters()))
-    for rule in plan.rules:  # the table read backwards; nothing is evaluated but shapes
-        expected = [
-            array.shape for array in rule.transform.backward([ours[key] for key in rule.ours])
-        ]
-        for key, shape in zip(rule.source, expected, strict=True):
-            if plan.checkpoint.shapes[key] != shape:
-                raise InputError(
-                    f"{plan.checkpoint.origin}: {key}: expected the shape {shape}, got "
-                    f"{plan.checkpoint.shapes[key]}; the model is another variant or is damaged"
-                )
+    for rule in plan.rules:
+        shape = plan.checkpoint.shapes[rule.source]
+        expected = {key: ours[key].shape for key in rule.ours}
+        try:  # nothing is evaluated but shapes
+            found = [array.shape for array in rule.forward(mx.zeros(shape))]
+        except (ValueError, IndexError, OverflowError):
+            found = []
+        if found != [*expected.values()]:
+            parts = ", ".join(f"{key} {size}" for key, size in expected.items())
+            problem = f"{rule.source}: its shape {shape} does not make {parts}"
+            advice = "the model is another variant or is damaged"
+            raise InputError(f"{plan.checkpoint.origin}: {problem}; {advice}")

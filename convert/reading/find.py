@@ -103,9 +103,9 @@ class Checkpoint:
             for name, shape in self.shapes.items()
         )
 
-    def position(self, names: Iterable[str]) -> int:
+    def position(self, name: str) -> int:
         """Sort key of tensors, so that each file is opened once."""
-        return max(self.files.index(self._file_of[name]) for name in names)
+        return self.files.index(self._file_of[name])
 
     def hashes(self) -> dict[str, str]:
         return {file.name: _sha256(file) for file in self.files}

@@ -17,7 +17,7 @@ from mlx_gateloop.model.registered import register
 
 from .base import Inference, Reference, Settings, Shapes, Source, Tensor
 from .fla_reference import FlaReference
-from .rules import Rule, dropped, same, split
+from .rules import Rule, same, split
 
 TYPES = ("gla", "hgrn2", "hgrn", "transformer")
 # Parts of names: mlx-lm's llama, and flash-linear-attention.
@@ -113,21 +113,20 @@ class Fla(Source[Any]):
             if ".mlp." in key and self.shapes.get(gate) == fused and "down_proj" not in key:
                 if key == gate:
                     both = (name, name.replace("gate_proj", "up_proj"))
-                    rules.append(Rule((key,), both, split(2)))
+                    rules.append(Rule(key, both, split(2)))
                 continue
             old = key.replace("g_norm", "g_norm_swish_gate")
             rules.append(same(old if old in self.shapes else key, name))
-        for key, shape in self.shapes.items():
+        for key in self.shapes:
             tied = key == "lm_head.weight" and args.tie_word_embeddings
             if tied or key.endswith(".rotary.inv_freq"):
-                rules.append(Rule((key,), (), dropped(shape)))
+                rules.append(Rule(key, (), lambda _: []))  # not used
         return rules
 
     def reference(self, args: Any, settings: Settings, tensor: Tensor) -> Reference:
         weights: dict[str, np.ndarray] = {}
         for rule in self.table(args):
-            arrays = rule.transform.forward([tensor(key) for key in rule.source])
-            for name, array in zip(rule.ours, arrays, strict=True):
+            for name, array in zip(rule.ours, rule.forward(tensor(rule.source)), strict=True):
                 weights[_newest(name)] = np.array(array.astype(mx.float32)).astype(np.float64)
         return FlaReference(args, weights.__getitem__)
 

@@ -15,7 +15,7 @@ from mlx_gateloop.model.arguments import Activation
 from mlx_gateloop.model.lm import ModelArgs
 
 from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth, needing
-from .rules import TRANSPOSE, Rule, negate, same, split
+from .rules import Rule, same, transposed
 
 ASSUMED: dict[str, Any] = {
     "eps": 1e-5,
@@ -135,7 +135,7 @@ class Flax(Source[ModelArgs]):
             hidden_activation=activations[args.state_activation],
             use_tied_gates=args.input_gate == "tied",
         )
-        names = [name for rule in self.table(args) for name in rule.source]
+        names = [rule.source for rule in self.table(args)]
         arrays = {name: np.array(tensor(name).astype(mx.float32)) for name in names}
         return FlaxReference(model, nested(arrays), args.num_hidden_layers)
 
@@ -156,19 +156,25 @@ def _norm(source: str, ours: str) -> list[Rule]:
 
 
 def _dense(source: str, ours: str) -> list[Rule]:
-    kernel = Rule((f"{source}.kernel",), (f"{ours}.weight",), TRANSPOSE)
-    return [kernel, same(f"{source}.bias", f"{ours}.bias")]
+    return [
+        transposed(f"{source}.kernel", f"{ours}.weight"),
+        same(f"{source}.bias", f"{ours}.bias"),
+    ]
 
 
 def _gates(source: str, ours: str, is_tied: bool) -> list[Rule]:
     names = TIED if is_tied else UNTIED
-    cut = split(len(names))
-    if is_tied:
-        cut = cut.then(negate(TIED.index("gamma_proj")))
-    weights, biases = (tuple(f"{ours}.{n}.{kind}" for n in names) for kind in ("weight", "bias"))
+
+    def cut(array: mx.array) -> list[mx.array]:
+        parts = mx.split(array.T, len(names))  # a bias is its own transpose
+        return [
+            -p if is_tied and n == "gamma_proj" else p for n, p in zip(names, parts, strict=True)
+        ]
+
+    kinds = {"kernel": "weight", "bias": "bias"}
     return [
-        Rule((f"{source}.kernel",), weights, TRANSPOSE.then(cut)),
-        Rule((f"{source}.bias",), biases, cut),
+        Rule(f"{source}.{theirs}", tuple(f"{ours}.{name}.{kind}" for name in names), cut)
+        for theirs, kind in kinds.items()
     ]
 
 

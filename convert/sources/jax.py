@@ -16,7 +16,7 @@ from mlx_gateloop.model.lm import ModelArgs
 from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth
 from .fla_reference import recurrence
 from .paper import gelu, sigmoid
-from .rules import TRANSPOSE, Rule, Transform, same, split
+from .rules import Rule, same, transposed
 
 Floats = Any  # a float64 array
 GATES, FORWARD = "layers_{}_0", "layers_{}_1"
@@ -63,10 +63,10 @@ class Jax(Source[ModelArgs]):
         name = _source_name(args)
         rules = [same(name("embedding"), "model.embed_tokens.weight")]
         rules.append(same(name("norm.scale"), "model.norm.weight"))
-        added = Transform(
-            lambda arrays: [*arrays, *(mx.zeros(args.hidden_size) for _ in range(2))],
-            lambda arrays: list(arrays[:2]),
-        )
+
+        def with_biases(array: mx.array) -> list[mx.array]:
+            return [*mx.split(array.T, 2), *(mx.zeros(args.hidden_size) for _ in range(2))]
+
         for layer in range(args.num_hidden_layers):
             gates, forward = GATES.format(layer), FORWARD.format(layer)
             ours = f"model.layers.{layer}"
@@ -78,14 +78,13 @@ class Jax(Source[ModelArgs]):
                 pairs[f"{forward}.{key}.kernel"] = f"{channel}.{value}"
                 bias = name(f"{forward}.{key}.bias")
                 rules.append(same(bias, f"{channel}.{value}.bias"))
-            rules += [Rule((name(k),), (f"{v}.weight",), TRANSPOSE) for k, v in pairs.items()]
+            rules += [transposed(name(k), f"{v}.weight") for k, v in pairs.items()]
             transition = [
                 f"{time}.{part}_proj.{kind}"
                 for kind in ("weight", "bias")
                 for part in ("gamma", "theta")
             ]
-            cut = TRANSPOSE.then(split(2)).then(added)
-            rules.append(Rule((name(f"{gates}.wa"),), tuple(transition), cut))
+            rules.append(Rule(name(f"{gates}.wa"), tuple(transition), with_biases))
         return rules
 
     def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:

@@ -10,7 +10,7 @@ from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.lm import ModelArgs
 
 from .base import Format, Inference, Reference, Settings, Shapes, Source, Tensor, depth, needing
-from .rules import INTERLEAVE, Rule, linear, same, split
+from .rules import Rule, linear, same, split
 
 EMBEDDING, MIXING, FEED_FORWARD = "token_emb.weight", "layers.{}.0", "layers.{}.1"
 QKV = f"{MIXING}.fn.to_qkv.weight"
@@ -114,10 +114,10 @@ def mixing_args(source: Format[Any], shapes: Shapes, path: str = "") -> dict[str
 
 def mixing_rules(path: str, time: str, args: LayerArgs) -> list[Rule]:
     qkv = tuple(f"{time}.{name}_proj.weight" for name in "qkv")
-    rules = [Rule((f"{path}to_qkv.weight",), qkv, split(3))]
+    rules = [Rule(f"{path}to_qkv.weight", qkv, split(3))]
     for kind in ("weight", "bias"):
         transition = tuple(f"{time}.{name}_proj.{kind}" for name in ("gamma", "theta"))
-        rules.append(Rule((f"{path}to_a.0.{kind}",), transition, INTERLEAVE))
+        rules.append(Rule(f"{path}to_a.0.{kind}", transition, _even_and_odd))
     if args.sub_norm:
         rules += linear(f"{path}maybe_sub_ln", f"{time}.sub_norm", bias=True)
     if args.output_gate:
@@ -125,6 +125,11 @@ def mixing_rules(path: str, time: str, args: LayerArgs) -> list[Rule]:
     if args.projects_output:
         rules.append(same(f"{path}to_out.weight", f"{time}.out_proj.weight"))
     return rules
+
+
+def _even_and_odd(rows: mx.array) -> list[mx.array]:
+    """Real and imaginary parts are interleaved."""
+    return [rows[0::2], rows[1::2]]
 
 
 def _layer(layer: int, args: ModelArgs) -> list[Rule]:
@@ -195,7 +200,7 @@ class Simple(Format[LayerArgs]):
     def table(self, args: LayerArgs) -> list[Rule]:
         """Pair the names; one matrix holds the query, the value and the gate."""
         names = ("q_proj", "v_proj", "gamma_proj")
-        rules = [Rule((QKVA,), tuple(f"time_mixing.{name}.weight" for name in names), split(3))]
+        rules = [Rule(QKVA, tuple(f"time_mixing.{name}.weight" for name in names), split(3))]
         if args.norm == "rms":
             rules.append(same(NORM, "time_norm.weight"))
         if args.sub_norm:

@@ -91,9 +91,8 @@ class Paper(Source[ModelArgs]):
     def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
         """Build the paper's equations in float64 NumPy, one token after the other."""
         weights = {
-            name: np.array(tensor(name).astype(mx.float32), np.float64)
+            rule.source: np.array(tensor(rule.source).astype(mx.float32), np.float64)
             for rule in self.table(args)
-            for name in rule.source
         }
         return PaperReference(args, weights)
 

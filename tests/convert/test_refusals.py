@@ -25,7 +25,8 @@ def without(state, name):
         ),
         (
             lambda s: s | {OUT_WEIGHT: torch.ones(32, 31)},
-            f"{OUT_WEIGHT}: expected the shape (32, 32), got (32, 31)",
+            f"{OUT_WEIGHT}: its shape (32, 31) does not make model.layers.1.time_mixing.out_proj."
+            "weight (32, 32); the model is another variant",
         ),
         (lambda s: s | {QKV: s[QKV].to(torch.int64)}, f"{QKV} (int64)"),
         (lambda s: s | {QKV: s[QKV].double()}, f"{QKV} (float64)"),

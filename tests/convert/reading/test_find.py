@@ -66,7 +66,7 @@ def test_a_directory_with_an_index_is_read_shard_by_shard(tmp_path):
     checkpoint = find(str(tmp_path))
     assert [file.stem for file in checkpoint.files] == ["model-0", "model-1"]
     assert values(checkpoint) == VALUES
-    assert [checkpoint.position([name]) for name in TENSORS] == [0, 1, 0, 1]
+    assert [checkpoint.position(name) for name in TENSORS] == [0, 1, 0, 1]
 
     (tmp_path / "model-1.safetensors").unlink()
     assert "'model-1.safetensors' is missing beside it" in refusal(find, str(tmp_path))

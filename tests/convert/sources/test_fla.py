@@ -161,9 +161,9 @@ def change(source, **options):
         ({"model_type": "hgrn"}, "not the keys of fla: "),
         ({"num_hidden_layers": 3}, "14 missing: model.layers.2."),
         ({"use_short_conv": True}, "6 missing: model.layers."),
-        ({"hidden_size": 64}, ": expected the shape ("),
-        ({"intermediate_size": 64}, "proj.weight: expected the shape (64, 32), got (48, 32)"),
-        ({"expand_k": 1.0}, "expected the shape (32, "),
+        ({"hidden_size": 64}, ": its shape ("),
+        ({"intermediate_size": 64}, "_proj.weight: its shape (48, 32) does not make model."),
+        ({"expand_k": 1.0}, "q_proj.weight: its shape (16, 32) does not make"),
     ],
 )
 def test_bad_input_is_one_line(options, message, tmp_path, capsys):

@@ -72,9 +72,8 @@ def test_damaged_files_are_one_line(tmp_path, capsys):
         path.write_bytes(content)
         assert message in refused(capsys, path, tmp_path / "out")
     write(path, weights | {"7": weights["7"][:, :4]})
-    assert "7: expected the shape (8, 8), got (8, 4)" in refused(
-        capsys, path, tmp_path / "out", "--tokenizer", "bytes"
-    )
+    message = refused(capsys, path, tmp_path / "out", "--tokenizer", "bytes")
+    assert "7: its shape (8, 4) does not make" in message
     weights.pop(str(len(weights) - 1))
     write(path, weights)
     assert "1 missing: 25" in refused(capsys, path, tmp_path / "out", "--tokenizer", "bytes")
