@@ -16,46 +16,30 @@ from gateloop_transformer.gateloop_transformer import GateLoopedAttention  # noq
 DIM, LENGTH = 12, 40
 
 
-class Block(torch.nn.Module):
-    def __init__(self, depth):
-        super().__init__()
-        layer = transformer.SimpleGateLoopLayer
-        self.gateloops = torch.nn.ModuleList([layer(DIM) for _ in range(depth)])
-
-    def forward(self, x):
-        for layer in self.gateloops:
-            x = x + layer(x)
-        return x
-
-
-class Network(torch.nn.Module):
-    """Layers of every kind between layers of other kinds."""
-
-    def __init__(self):
-        super().__init__()
-        simple = transformer.SimpleGateLoopLayer
-        self.encoder = torch.nn.Linear(DIM, DIM)
-        self.coarse_gateloop_block = Block(2)
-        self.backward_layer = simple(DIM, prenorm=False, post_ln=True, reverse=True)
-        self.normed = simple(DIM, post_ln=True)
-        options = {"checkpoint_gate_looped_attn": False}
-        self.full = GateLoopedAttention(DIM, heads=3, sub_ln=True, **options)
-        self.plain = GateLoopedAttention(DIM, add_swish_gating=False, **options)
-        self.attention = torch.nn.ModuleDict({"to_qkv": torch.nn.Linear(DIM, 3 * DIM)})
-
-
 @pytest.fixture
 def network():
+    """Layers of every kind between layers of other kinds."""
     torch.manual_seed(0)
-    network = Network().eval()
+    simple = transformer.SimpleGateLoopLayer
+    options = {"checkpoint_gate_looped_attn": False}
+    network = torch.nn.ModuleDict(
+        {
+            "encoder": torch.nn.Linear(DIM, DIM),
+            "block": torch.nn.Sequential(simple(DIM), simple(DIM)),
+            "backward_layer": simple(DIM, prenorm=False, post_ln=True, reverse=True),
+            "normed": simple(DIM, post_ln=True),
+            "full": GateLoopedAttention(DIM, heads=3, sub_ln=True, **options),
+            "plain": GateLoopedAttention(DIM, add_swish_gating=False, **options),
+            "attention": torch.nn.ModuleDict({"to_qkv": torch.nn.Linear(DIM, 3 * DIM)}),
+        }
+    ).eval()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
     return network
 
 
-NAMES = ["coarse_gateloop_block.gateloops.0", "coarse_gateloop_block.gateloops.1"]
-NAMES += ["backward_layer", "normed", "full", "plain"]
+NAMES = ["block.0", "block.1", "backward_layer", "normed", "full", "plain"]
 
 
 def extract(state, tmp_path, *words):
@@ -69,17 +53,13 @@ def close(got, want):
     assert np.abs(np.array(got) - want).max() <= 1e-5 * np.abs(want).max()
 
 
-def inputs():
-    return np.random.default_rng(0).standard_normal((2, LENGTH, DIM)).astype(np.float32)
-
-
 def test_each_layer_is_the_one_of_its_name(network, tmp_path, capsys):
     layers = extract(network.state_dict(), tmp_path)
     assert sorted(layers) == sorted(NAMES)
     said = capsys.readouterr().out
     assert f"{NAMES[0]}: simple, width 12, 12 heads" in said
     assert "full: full, width 12, 3 heads" in said
-    x = inputs()
+    x = np.random.default_rng(0).standard_normal((2, LENGTH, DIM)).astype(np.float32)
     for name in NAMES:
         want = network.get_submodule(name)(torch.from_numpy(x))
         y, last = layers[name](mx.array(x), reverse=name == "backward_layer")
@@ -106,8 +86,8 @@ def test_averaged_weights_are_taken_when_asked_for(network, tmp_path):
 
 
 def test_a_layer_alone_has_no_name(network, tmp_path, capsys):
-    assert list(extract(network.full.state_dict(), tmp_path)) == [""]
-    torch.save(network.backward_layer.state_dict(), tmp_path / "layer.pt")
+    assert list(extract(network["full"].state_dict(), tmp_path)) == [""]
+    torch.save(network["backward_layer"].state_dict(), tmp_path / "layer.pt")
     assert "--layers converts them" in refused(capsys, tmp_path / "layer.pt", tmp_path / "other")
 
 
@@ -119,7 +99,7 @@ def test_bad_input_is_one_line(network, tmp_path, capsys):
         return message
 
     state = network.state_dict()
-    assert "no GateLoop layer: expected a key" in said(network.encoder.state_dict())
+    assert "no GateLoop layer: expected a key" in said(network["encoder"].state_dict())
     lost = {name: tensor for name, tensor in state.items() if name != "full.to_a.0.bias"}
     assert "full.: not the keys of lucidrains-full: 1 missing: to_a.0.bias" in said(lost)
     assert "--layers: cannot be combined with --verify" in said(state, "--verify")

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from helpers.models import save_tiny_model
-from helpers.paper_state import paper_state
+from helpers.parity import paper_state
 from helpers.training import TEXT, TINY_EXPERIMENT, tiny_run
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -136,7 +136,7 @@ def experiment(commands, folder, kills):
 
 def conversion(commands, folder, kills):
     """A conversion to where a model already is."""
-    save_file(paper_state(vocabulary=262), folder / "weights.safetensors")  # as `bytes` has
+    save_file(paper_state(262), folder / "weights.safetensors")  # as `bytes` has
     words = ["convert", folder / "weights.safetensors", OUT, "--tokenizer", "bytes"]
     old = save_tiny_model(folder / "old")
     return Kills(commands, folder, words, "--force", "config.json", old).run(kills)

@@ -42,6 +42,9 @@ def change_tree(tree, chance):
         return _change_inside(tree, chance)
     if isinstance(tree, bytes):
         return change_bytes(tree, chance)
+    if isinstance(tree, msgpack.ExtType):  # an array: its shape, dtype and values
+        array = change_tree(msgpack.unpackb(tree.data, raw=True), chance)
+        return msgpack.ExtType(tree.code, msgpack.packb(array))
     if isinstance(tree, str) and tree[:1] in ("{", "["):
         return json.dumps(change_tree(json.loads(tree), chance))
     if isinstance(tree, int) and not isinstance(tree, bool) and chance.random() < 0.5:
@@ -103,24 +106,6 @@ def _write_zip(tree):
     return file.getvalue()
 
 
-def _read_msgpack(data):
-    def extension(code, content):
-        return {"extension": code, "content": msgpack.unpackb(content, raw=True)}
-
-    return msgpack.unpackb(data, ext_hook=extension, strict_map_key=False)
-
-
-def _write_msgpack(tree):
-    def pack(tree):
-        if not isinstance(tree, dict):
-            return tree
-        if tree.keys() == {"extension", "content"}:
-            return msgpack.ExtType(tree["extension"], msgpack.packb(tree["content"]))
-        return {key: pack(value) for key, value in tree.items()}
-
-    return msgpack.packb(pack(tree))
-
-
 JSON: Codec = (json.loads, lambda tree: json.dumps(tree).encode(errors="surrogatepass"))
 LINES: Codec = (
     lambda data: [json.loads(line) for line in data.splitlines()],
@@ -128,7 +113,7 @@ LINES: Codec = (
 )
 SAFETENSORS: Codec = (_read_safetensors, _write_safetensors)
 ZIP: Codec = (_read_zip, _write_zip)
-MSGPACK: Codec = (_read_msgpack, _write_msgpack)
+MSGPACK: Codec = (lambda data: msgpack.unpackb(data, strict_map_key=False), msgpack.packb)
 SENTENCEPIECE: Codec = (
     lambda data: MessageToDict(sentencepiece.ModelProto.FromString(data)),
     lambda tree: ParseDict(tree, sentencepiece.ModelProto()).SerializeToString(),

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import pickle
 import shutil
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -13,11 +12,10 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from helpers.checkpoints import save_shards, torch_model
-from helpers.flax_model import packed
-from helpers.jax_models import jax_weights
+from helpers.checkpoints import Hostile, save_shards, torch_model
+from helpers.flax_model import jax_weights, packed
 from helpers.models import save_tiny_model, tiny_model
-from helpers.paper_state import paper_state
+from helpers.parity import paper_state
 from helpers.records import trial_record
 from helpers.tokenizers import trained_pieces
 from mlx_gateloop.app.conversations import file as conversation_file
@@ -101,9 +99,6 @@ def _parquet(folder):
         parquet.write_table(rows, folder / f"{part}-00000.parquet")
 
 
-# --- tokenizers
-
-
 def _sentencepiece(folder):
     pieces = trained_pieces(["one text", "and another text"] * 3, 275)
     (folder / "pieces.model").write_bytes(pieces)
@@ -124,25 +119,12 @@ def _safetensors(folder):
     save_file(paper_state(VOCABULARY), folder / "weights.safetensors")
 
 
-class _Runs:
-    """Unpickled, it would write a file."""
-
-    def __reduce__(self):
-        return os.system, ("touch ran",)
-
-
-def _pickled(value):
-    file = io.BytesIO()
-    torch.save(value, file)
-    return file.getvalue()
-
-
 def _torch(folder):
     state = torch_model(dim=8, gate_loop_heads=2, sub_ln=True).state_dict()
     torch.save({"model": state, "step": 3}, folder / "weights.pt")
-    cycle: dict[str, object] = {"a": torch.zeros(1)}
-    cycle["model"] = cycle
-    return [_pickled({"a": _Runs()}), _pickled(cycle), pickle.dumps({"a": _Runs()})]
+    hostile = io.BytesIO()
+    torch.save({"a": Hostile(os.system, "touch ran")}, hostile)
+    return [hostile.getvalue()]
 
 
 def _legacy(folder):
@@ -179,9 +161,6 @@ def _convert(path):
     shutil.rmtree(out)
 
 
-# --- conversations
-
-
 # Checksums do not keep damage out.
 EQUAL_CHECKSUMS = [
     patch.object(module, "checksum", lambda *_: "equal")
@@ -205,9 +184,6 @@ def _open(path):
         conversation_file.load(path, Models([path.parent]), PrefixCache(10, 2**20))
 
 
-# --- a run's checkpoint
-
-
 def _trained():
     model = tiny_model()
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, weight_decay=0.05), steps=10)
@@ -228,10 +204,8 @@ def _resume(path):
     assert isinstance(progress.step, int)
 
 
-# --- an experiment whose settings another one takes
-
-
 def _experiment(folder):
+    """Results whose settings another experiment takes."""
     experiment = PRESETS["recall"]["small"].changed_by(models=["fixed"], trials=1)
     trials = {"fixed": [trial_record("fixed")]}
     tree = {"experiment": asdict(experiment), "models": {}, "trials": trials, "runs": []}

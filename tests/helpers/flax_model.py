@@ -1,12 +1,22 @@
-"""The author's Flax module with random parameters, and files as Flax writes them."""
+"""Random parameters of the models in JAX, and files as Flax writes them."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from .family import random_weight
+
 VOCAB = 13
+GOLDEN = Path(__file__).parents[1] / "convert" / "sources" / "golden" / "jax.npz"
+# of `GateLoopTransformer`
+SIZES = {"num_tokens": 13, "dim": 8, "depth": 2, "ff_mult": 2}
+LENGTHS = (1, 9, 61)
+WIDTHS = {"wa": 2}  # over that of the other matrices
 
 
 def flax_model(**options):
+    """The author's module."""
     package = pytest.importorskip("flax_gated_linear_rnn", reason="the source model's library")
     defaults = {
         "n_layer": 2, "d_model": 8, "d_channel_mixing": 20, "d_h": 12, "eps": 1e-5,
@@ -17,18 +27,32 @@ def flax_model(**options):
     return package.GatedLinearRNNLM(**defaults | options)
 
 
-def flax_state(model, seed=0):
+def flax_state(model):
     """Random parameters of the shapes that the module asks for, names joined by dots."""
     import jax
 
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), np.zeros((1, 2), int), False))
-    random = np.random.default_rng(seed)
-    state = {}
-    for path, shape in jax.tree_util.tree_leaves_with_path(shapes["params"]):
-        name = ".".join(part.key for part in path)
-        scale = 1.0 if name.endswith(("scale", "embedding")) else 0.5
-        state[name] = scale * random.standard_normal(shape.shape, np.float32)
-    return state
+    tree = jax.eval_shape(lambda: model.init(jax.random.key(0), np.zeros((1, 2), int), False))
+    leaves = jax.tree_util.tree_leaves_with_path(tree["params"])
+    shapes = {".".join(part.key for part in path): leaf.shape for path, leaf in leaves}
+    return {name: random_weight(name, shape) for name, shape in shapes.items()}
+
+
+def jax_weights(num_tokens=SIZES["num_tokens"]):
+    """The arrays by Flax's names, in Equinox's order."""
+    dim, inner = SIZES["dim"], SIZES["dim"] * SIZES["ff_mult"]
+    shapes = {"embedding": (num_tokens, dim), "norm.scale": (dim,)}
+    for layer in range(SIZES["depth"]):
+        gates, forward = (f"layers_{layer}_{part}" for part in (0, 1))
+        shapes[f"{gates}.norm.scale"] = (dim,)
+        for letter in "qkvago":
+            shapes[f"{gates}.w{letter}"] = (dim, WIDTHS.get(f"w{letter}", 1) * dim)
+        shapes[f"{forward}.norm.scale"] = (dim,)
+        for name, sizes in (("proj_in", (dim, inner)), ("proj_out", (inner, dim))):
+            shapes[f"{forward}.{name}.kernel"] = sizes
+            shapes[f"{forward}.{name}.bias"] = sizes[1:]
+    weights = {name: random_weight(name, shape) for name, shape in shapes.items()}
+    weights["embedding"] *= 0.02  # small, as published: the norms' epsilons show
+    return weights
 
 
 def packed(tree):

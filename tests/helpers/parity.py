@@ -4,9 +4,30 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_gateloop.convert.plan import Plan
-from mlx_gateloop.convert.sources import detect
+from mlx_gateloop.convert.sources import SOURCES, detect
+
+from mlx_gateloop.model.lm import ModelArgs
+
+from .family import random_weight
 
 TOLERANCE = 2e-5  # relative to the largest logit, in float32
+
+
+def random_state(source, args):
+    """Random tensors of a source whose tensors have the shapes of ours."""
+    ours = tree_flatten(source.build(args).parameters(), destination={})
+    return {
+        rule.source: random_weight(rule.source, ours[rule.ours[0]].shape)
+        for rule in source.table(args)
+    }
+
+
+def paper_state(vocab_size, bias=True, **options):
+    sizes = {"vocab_size": vocab_size, "hidden_size": 8, "intermediate_size": 20}
+    biases = dict.fromkeys(("bias", "projection_bias", "head_bias"), bias)
+    return random_state(
+        SOURCES["paper"], ModelArgs(**sizes | biases | {"num_hidden_layers": 2} | options)
+    )
 
 
 def shapes_of(state):

@@ -1,38 +1,20 @@
 """The base of all sources: settings, names of tensors, and recognition of a source."""
 
-import pytest
-from helpers.checkpoints import state_of, torch_model
 from helpers.errors import refusal
-from helpers.flax_model import flax_model, flax_state
-from helpers.paper_state import paper_state
-from helpers.parity import shapes_of
+from helpers.parity import paper_state, shapes_of
 from mlx_gateloop.convert.sources import SOURCES, detect
 from mlx_gateloop.convert.sources.base import depth
 
-STATES = {
-    "lucidrains": lambda: state_of(torch_model()),
-    "paper": lambda: paper_state(17),
-    "flax": lambda: flax_state(flax_model()),
-}
+
+def test_wrong_settings_are_named(state):
+    message = refusal(SOURCES["lucidrains"].infer, shapes_of(state), {"ablate_complex": "yes"})
+    assert message == "lucidrains: setting ablate_complex must be true or false, got 'yes'"
+    message = refusal(SOURCES["paper"].infer, shapes_of(paper_state(17)), {"activation": "relu"})
+    assert message == "paper: setting activation must be gelu or gelu_tanh, got 'relu'"
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "expected"),
-    [
-        ("lucidrains", {"ablate_complex": "yes"}, "must be true or false, got 'yes'"),
-        ("paper", {"activation": "relu"}, "activation must be gelu or gelu_tanh, got 'relu'"),
-        ("flax", {"input_activation": "relu"}, "must be tanh or sigmoid or identity, got 'relu'"),
-    ],
-)
-def test_wrong_settings_are_named(kind, settings, expected):
-    shapes = shapes_of(STATES[kind]())
-    message = refusal(SOURCES[kind].infer, shapes, settings)
-    assert message.startswith(f"{kind}: ")
-    assert expected in message
-
-
-def test_missing_matrices_are_named():
-    shapes = shapes_of(STATES["lucidrains"]())
+def test_missing_matrices_are_named(state):
+    shapes = shapes_of(state)
     name = "layers.0.0.fn.to_a.0.weight"
     without = {n: s for n, s in shapes.items() if n != name}
     infer = SOURCES["lucidrains"].infer

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from helpers.checkpoints import refused, run
 from helpers.family import random_tokens
-from helpers.flax_model import packed
-from helpers.jax_models import GOLDEN, LENGTHS, SIZES, jax_weights
+from helpers.flax_model import GOLDEN, LENGTHS, SIZES, jax_weights, packed
 from helpers.parity import converted, difference
 from mlx_gateloop.convert.sources.flax import nested
 

@@ -3,7 +3,6 @@
 import itertools
 
 import mlx.core as mx
-import numpy as np
 import pytest
 from helpers.checkpoints import state_of, torch, torch_model
 from helpers.errors import refusal
@@ -46,23 +45,9 @@ def test_every_variant_computes_the_same(number, size, flags):
     ours, reference = converted(state_of(model), "lucidrains", ablation)
     assert_same(ours, reference, 7, VOCAB)
     prompt = tokens(VOCAB, 7)  # the model as it was made, not as we rebuilt it
-    assert difference(ours(mx.array(prompt)), apply(model, prompt)) <= TOLERANCE
-
-
-@pytest.mark.parametrize(("seed", "heads", "width"), [(2, 8, 48), (5, 16, 64)])
-def test_long_sequences_through_wider_models(seed, heads, width):
-    random = np.random.default_rng(seed)
-    flags = dict(zip(FLAGS, random.random(3) < 0.5, strict=True))
-    model = transformer(
-        seed, dim=32, depth=3, gate_loop_heads=heads, dim_gate_looped_attn=width, **flags
-    )
-    ours, reference = converted(state_of(model), "lucidrains")
-    assert_same(ours, reference, 64, VOCAB)
-
-
-def apply(model, prompt):
     with torch.no_grad():
-        return model(torch.from_numpy(prompt)).numpy()
+        logits = model(torch.from_numpy(prompt)).numpy()
+    assert difference(ours(mx.array(prompt)), logits) <= TOLERANCE
 
 
 def test_what_is_inferred_and_what_is_assumed():
@@ -74,13 +59,8 @@ def test_what_is_inferred_and_what_is_assumed():
     assert LUCIDRAINS.infer(shapes, {}).args.ablation == "none"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"rotary_emb": True}, {"data_dependent_rel_pos": True, "attn_softmax_normalize": True}],
-)
-def test_full_attention_is_refused_by_name(options):
-    model = transformer(use_gate_looped_attn=False, dim_head=8, heads=2, **options)
-    shapes = shapes_of(state_of(model))
+def test_full_attention_is_refused_by_name():
+    shapes = shapes_of(state_of(transformer(use_gate_looped_attn=False, dim_head=8, heads=2)))
     assert detect(shapes) is LUCIDRAINS
     message = refusal(LUCIDRAINS.infer, shapes, {})
     assert "use_gate_looped_attn=False is not supported" in message

@@ -2,20 +2,27 @@
 
 import mlx.core as mx
 import pytest
-from helpers.paper_state import paper_state
-from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
+from helpers.parity import (
+    TOLERANCE,
+    assert_same,
+    converted,
+    difference,
+    paper_state,
+    shapes_of,
+    tokens,
+)
 from mlx_gateloop.convert.sources import SOURCES
 
 VOCAB = 17
 VARIANTS = {
     "paper": ({}, {}),
     "heads": ({}, {"num_heads": 2}),
-    "real": ({"real": True}, {}),
-    "fixed": ({"fixed": True}, {}),
-    "fixed and real with heads": ({"fixed": True, "real": True}, {"num_heads": 4}),
-    "gated and tied": ({"gated": True, "tied": True}, {}),
-    "without bias": ({"bias": False, "gated": True}, {}),
-    "another width": ({"width": 12, "outputs": 9, "final_norm": False}, {"num_heads": 3}),
+    "real": ({"gate": "real"}, {}),
+    "fixed": ({"transition": "fixed"}, {}),
+    "fixed and real with heads": ({"transition": "fixed", "gate": "real"}, {"num_heads": 4}),
+    "gated and tied": ({"output_gate": True, "tie_word_embeddings": True}, {}),
+    "without bias": ({"bias": False, "output_gate": True}, {}),
+    "another width": ({"mixing_size": 12, "num_outputs": 9, "final_norm": False}, {"num_heads": 3}),
     "other settings": ({}, {"activation": "gelu_tanh", "norm_eps": 0.1, "num_heads": 4}),
 }
 
@@ -27,7 +34,7 @@ def test_every_variant_computes_the_same(options, settings):
     prompt = tokens(VOCAB, 512)
     assert difference(ours(mx.array(prompt)), reference.logits(prompt)) <= TOLERANCE
     found = ours.args.activation, ours.args.layer_norm_eps, ours.args.heads
-    width = options.get("width", 8)
+    width = options.get("mixing_size", 8)
     wanted = {"activation": "gelu", "norm_eps": 1e-5, "num_heads": width} | settings
     assert found == tuple(wanted.values())
 

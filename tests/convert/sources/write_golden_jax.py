@@ -9,7 +9,7 @@ import numpy as np
 from gateloop import GateLoopTransformer as FlaxModel
 from gateloop_transformer.gateloop_transformer_jax import GateLoopTransformer as EquinoxModel
 from helpers.family import random_tokens
-from helpers.jax_models import GOLDEN, LENGTHS, SIZES, jax_weights
+from helpers.flax_model import GOLDEN, LENGTHS, SIZES, jax_weights
 from mlx_gateloop.convert.sources.flax import nested
 
 flax, weights = FlaxModel(**SIZES), jax_weights()
