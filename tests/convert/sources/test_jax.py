@@ -70,9 +70,9 @@ def test_damaged_files_are_one_line(tmp_path, capsys):
     ]:
         path.write_bytes(content)
         assert message in refused(capsys, path, tmp_path / "out")
-    write(path, weights | {"7": weights["7"][:, :4]})
+    write(path, weights | {"18": weights["18"][:, :15]})  # of gamma and theta
     message = refused(capsys, path, tmp_path / "out", "--tokenizer", "bytes")
-    assert "7: its shape (8, 4) does not make" in message
+    assert "18: its shape (8, 15) does not make" in message
     weights.pop(str(len(weights) - 1))
     write(path, weights)
     assert "1 missing: 25" in refused(capsys, path, tmp_path / "out", "--tokenizer", "bytes")
