@@ -23,11 +23,10 @@ def random_state(source, args):
 
 
 def paper_state(vocab_size, bias=True, **options):
-    sizes = {"vocab_size": vocab_size, "hidden_size": 8, "intermediate_size": 20}
+    sizes = {"hidden_size": 8, "intermediate_size": 20, "num_hidden_layers": 3}
     biases = dict.fromkeys(("bias", "projection_bias", "head_bias"), bias)
-    return random_state(
-        SOURCES["paper"], ModelArgs(**sizes | biases | {"num_hidden_layers": 2} | options)
-    )
+    args = ModelArgs(vocab_size=vocab_size, **sizes, **biases, **options)
+    return random_state(SOURCES["paper"], args)
 
 
 def shapes_of(state):
