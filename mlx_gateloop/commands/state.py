@@ -16,7 +16,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.io.mixing import describe, mix
+    from mlx_gateloop.io.states import describe, mix
     from mlx_gateloop.io.tables import name_value_lines
 
     states = arguments.states

@@ -3,6 +3,8 @@
 import base64
 import json
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -116,16 +118,9 @@ def read_hashed(
     A file in memory has a `name` for errors.
     """
     path = name or file
-    if not isinstance(file, BytesIO):
-        file = os.fspath(file)
-        if not Path(file).is_file():
-            raise InputError(f"{path}: no such state file; gateloop read writes one")
     cache = model.make_cache()
     outputs = model(mx.zeros((1, 1), mx.int32), cache=cache).shape[-1]
-    try:
-        arrays: Any
-        flat: Any
-        arrays, flat = mx.load(file, format="safetensors", return_metadata=True)
+    with _reading(file, path) as (arrays, flat):
         metadata, classes, scalars = tree_unflatten(list(flat.items()))
         for entry, kind in scalars[1:]:
             arrays[entry] = arrays[entry].item() if kind == "scalar" else None
@@ -145,14 +140,25 @@ def read_hashed(
             raise ValueError("its numbers are not finite")
         fits = [*classes] == [type(layer).__name__ for layer in cache]
         fits = fits and all(map(_fits, saved, (layer.state for layer in cache)))
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise InputError(f"{path}: not {EXPECTED}: {one_line(error)}") from error
     if other or not fits:
         raise InputError(f"{path}: written with another {other or 'model'}; load that one")
     for layer, value in zip(cache, saved, strict=True):
         layer.state = value
     mx.eval([layer.state for layer in cache])
     return state
+
+
+@contextmanager
+def _reading(file: str | os.PathLike[str] | BytesIO, path: Any) -> Iterator[Any]:
+    """Yield the arrays and the metadata of a state file; a damaged one raises InputError."""
+    if not isinstance(file, BytesIO):
+        file = os.fspath(file)
+        if not Path(file).is_file():
+            raise InputError(f"{path}: no such state file; gateloop read writes one")
+    try:
+        yield mx.load(file, format="safetensors", return_metadata=True)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(f"{path}: not {EXPECTED}: {one_line(error)}") from error
 
 
 def _fits(saved: Any, fresh: Any) -> bool:
@@ -165,3 +171,41 @@ def _fits(saved: Any, fresh: Any) -> bool:
 
     pairs = dict(tree_flatten(saved)), dict(tree_flatten(fresh))
     return {n: shape(x) for n, x in pairs[0].items()} == {n: shape(x) for n, x in pairs[1].items()}
+
+
+def mix(paths: Sequence[str], factors: Sequence[float], out: str) -> None:
+    """Write the sum of states of one model, each times its factor; it has no next token."""
+    if len(paths) != len(factors):
+        raise InputError(f"--factors: expected {len(paths)}, one per state, got {len(factors)}")
+    (first, metadata, facts), *_ = files = [_read(path) for path in paths]
+    for path, (arrays, _, others) in zip(paths, files, strict=True):
+        shapes = [{n: (x.shape, x.dtype) for n, x in each.items()} for each in (arrays, first)]
+        if others["hashes"] != facts["hashes"] or shapes[0] != shapes[1]:
+            raise InputError(f"{path}: from another model than {paths[0]}; mix states of one model")
+    mixed, pairs = {}, [*zip(factors, files, strict=True)]
+    for name, array in first.items():
+        parts = [factor * file[0][name].astype(mx.float32) for factor, file in pairs]
+        mixed[name] = sum(parts[1:], parts[0]).astype(array.dtype)
+    facts = {"hashes": facts["hashes"], "tokens": 0, "last": [], "source": 0}
+    with staged(Path(out)) as partial, partial.open("wb") as file:
+        mx.save_safetensors(file, mixed, metadata | {"0.gateloop": json.dumps(facts)})
+
+
+def describe(path: str) -> dict[str, str]:
+    """Return what a state file holds by name: model, tokens, each layer's size and magnitude."""
+    arrays, metadata, facts = _read(path)
+    lines = {"model": metadata.get("0.model") or "unnamed"}
+    lines["tokens read"] = f"{facts['tokens']:,}" if facts["tokens"] else "none: tuned or mixed"
+    for name, array in arrays.items():
+        if array.size:  # an empty array stands for no padding
+            root = mx.sqrt(mx.mean(array.astype(mx.float32) ** 2)).item()
+            lines[f"layer {name}"] = f"{list(array.shape)}, root mean square {root:.3g}"
+    return lines
+
+
+def _read(path: str) -> tuple[dict[str, mx.array], dict[str, str], dict[str, Any]]:
+    """Read the arrays of a state file of ours, its metadata, and our facts in that."""
+    with _reading(path, path) as (arrays, metadata):
+        facts = json.loads(tree_unflatten(list(metadata.items()))[0]["gateloop"])
+        facts["hashes"], facts["tokens"] = dict(facts["hashes"]), int(facts["tokens"])
+    return arrays, metadata, facts

@@ -1,4 +1,4 @@
-"""Files of states: the same text goes on from them, and nothing else's is taken."""
+"""Files of states: the same text goes on from them, and nothing else's is taken or mixed."""
 
 import json
 import re
@@ -11,15 +11,14 @@ from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 import mlx_gateloop as gl
-from mlx_gateloop.errors import InputError
-from mlx_gateloop.io import states
+from mlx_gateloop.io.states import describe, mix
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 TEXT = tokens(30)[0].tolist()
 MODELS = {name: (VARIANTS | GROWING)[name] for name in ("paper", "real heads", "softmax")}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tokenizer():
     return byte_tokenizer()
 
@@ -70,11 +69,10 @@ def test_the_state_of_anything_else_is_refused(tokenizer, tmp_path):
         "weights": (tiny_model(seed=1), tokenizer),
         "tokenizer": (model, larger),
     }
-    for what, (other, its_tokenizer) in others.items():
-        with pytest.raises(InputError, match=f"written with another {what}; load that one"):
-            gl.read_state(path, other, its_tokenizer)
-    with pytest.raises(InputError, match=r"written with another (weights|adapter)"):
-        gl.read_state(path, adapted, tokenizer)
+    for what, model_and_tokenizer in others.items():
+        found = refusal(gl.read_state, path, *model_and_tokenizer)
+        assert f"written with another {what}; load that one" in found
+    assert "written with another weights" in refusal(gl.read_state, path, adapted, tokenizer)
     gl.write_state(path, has_read(adapted), adapted, tokenizer)
     adapted.layers[0].time_mixing.q_proj.lora_b += 1
     assert "written with another adapter" in refusal(gl.read_state, path, adapted, tokenizer)
@@ -101,11 +99,8 @@ def test_a_damaged_file_is_one_line(change, tokenizer, tmp_path):
     before = path.read_bytes()
     path.write_bytes(change(before))
     assert path.read_bytes() != before
-    with pytest.raises(
-        InputError, match=r"book.state: (not a state|written with another)"
-    ) as caught:
-        gl.read_state(path, model, tokenizer)
-    assert "\n" not in str(caught.value)
+    found = refusal(gl.read_state, path, model, tokenizer)
+    assert re.search(r"book.state: (not a state|written with another)", found)
 
 
 def test_a_write_that_fails_keeps_the_file_before(tokenizer, tmp_path, monkeypatch):
@@ -118,7 +113,45 @@ def test_a_write_that_fails_keeps_the_file_before(tokenizer, tmp_path, monkeypat
         raise RuntimeError("No space left on device")
 
     monkeypatch.setattr("mlx_lm.models.cache.save_prompt_cache", full)
-    with pytest.raises(InputError, match="No space left on device; free space there"):
-        states.write_state(path, has_read(model, 5), model, tokenizer)
+    found = refusal(gl.write_state, path, has_read(model, 5), model, tokenizer)
+    assert "No space left on device; free space there" in found
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["book.state"]
+
+
+@pytest.fixture(scope="module")
+def made(tokenizer, tmp_path_factory):
+    """The states `a` and `b` of two texts, `c` of another model, and a file that is no state."""
+    folder = tmp_path_factory.mktemp("states")
+    for name, seed, count in (("a", 0, 2), ("b", 0, 1), ("c", 1, 1)):
+        model = tiny_model(seed)
+        gl.write_state(folder / f"{name}.state", has_read(model, count), model, tokenizer)
+    (folder / "d.state").write_bytes(b"no state")
+    return folder
+
+
+def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path):
+    paths, out = [str(made / f"{name}.state") for name in "ab"], str(tmp_path / "mixed.state")
+    mix(paths, [0.25, -2.0], out)
+    first, second, mixed = (gl.read_state(p, tiny_model(), tokenizer) for p in (*paths, out))
+    for a, b, c in zip(first.cache, second.cache, mixed.cache, strict=True):
+        assert mx.allclose(c[0], 0.25 * a[0] - 2 * b[0], atol=1e-6)
+    assert (mixed.tokens, mixed.logits, mixed.last) == (0, None, [])
+    lines = describe(paths[0])
+    assert lines["tokens read"] == "2"
+    assert len([name for name in lines if name.startswith("layer")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "factors", "message"),
+    [
+        ("ac", [1, 1], "from another model"),
+        ("ab", [1], "expected 2"),
+        ("ax", [1, 1], "no such"),
+        ("bad", [1, 1, 1], "not a state of"),
+    ],
+)
+def test_what_cannot_be_mixed(made, tmp_path, names, factors, message):
+    paths = [str(made / f"{name}.state") for name in names]
+    assert message in refusal(mix, paths, factors, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
