@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from mlx_gateloop.distributed.events import received
 from mlx_gateloop.distributed.hosts import LOCAL, SSH_FAILED, Host, Hostfile, free_ports
 
 PORT = 32323  # as `mlx.launch` has it
@@ -49,6 +48,14 @@ def launch(settings: Settings, argv: list[str], restarts: int) -> int:
     return code
 
 
+def received(line: bytes) -> dict[str, Any]:
+    """The event of a line of a rank's standard output; what a library prints directly is text."""
+    if line.startswith(b"{"):
+        with suppress(ValueError):
+            return dict(json.loads(line))
+    return {"text": line.decode(errors="replace") + "\n"} if line else {}
+
+
 class Rank:
     """A rank's process, and its reports; `words` is its command line."""
 
@@ -66,10 +73,6 @@ class Rank:
         self.code: int | None = None  # as the rank reports it, with its last line
         self.line = ""
         self._rest = self._noise = b""
-
-    @property
-    def is_over(self) -> bool:
-        return self.code is not None or self.process.poll() is not None
 
     def read(self, data: bytes) -> None:
         """Take the next bytes of the standard output: show the text, keep the rest."""
@@ -187,7 +190,7 @@ class Attempt:
     def _is_overdue(self) -> bool:
         """Tell if ranks have not joined in time, or have not ended soon after the first did."""
         now, missing = time.monotonic(), not all(rank.joined for rank in self._ranks)
-        if not any(rank.is_over for rank in self._ranks):
+        if all(rank.code is None and rank.process.poll() is None for rank in self._ranks):
             return missing and now > self._join_by
         if self._first_end is None:
             self._first_end = now

@@ -21,10 +21,22 @@ from typing import Any, NoReturn
 from mlx_gateloop import __version__
 from mlx_gateloop.cli import run
 from mlx_gateloop.commands.parser import parse
-from mlx_gateloop.distributed.events import TextEvents, send
 from mlx_gateloop.distributed.hosts import require_free
 from mlx_gateloop.distributed.processors import pin_cpus
 from mlx_gateloop.errors import InputError, one_line
+
+
+def send(**event: Any) -> None:
+    """Print an event for the launcher, on a line of its own even after an unfinished one."""
+    print(f"\n{json.dumps(event)}", file=sys.__stdout__, flush=True)
+
+
+class TextEvents(io.TextIOBase):
+    """A standard output that turns its text into events."""
+
+    def write(self, text: str) -> int:
+        send(text=text)
+        return len(text)
 
 
 def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:
@@ -46,10 +58,13 @@ def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:
     watch = threading.Thread(target=_watch_launcher, args=[settings["limit"], joined], daemon=True)
     watch.start()
     send(started=True)
-    _pin_cpus(settings["hosts"], settings["rank"])
+    hosts, rank = settings["hosts"], settings["rank"]
+    here = [other for other, host in enumerate(hosts) if host == hosts[rank]]
+    if len(here) > 1:
+        pin_cpus(here.index(rank), len(here))
     code, line = 1, ""
     try:
-        for address in settings["listens_at"] if len(settings["hosts"]) > 1 else []:
+        for address in settings["listens_at"] if len(hosts) > 1 else []:
             host, _, port = address.rpartition(":")
             require_free(host, int(port))
         world = _join(settings, expired)
@@ -114,12 +129,6 @@ class TimeLimit:
             time.sleep(min(0.5, self._seconds / 4))
             if time.monotonic() > self._deadline:
                 self._expired(self._name)
-
-
-def _pin_cpus(hosts: list[str], rank: int) -> None:
-    here = [other for other, host in enumerate(hosts) if host == hosts[rank]]
-    if len(here) > 1:
-        pin_cpus(here.index(rank), len(here))
 
 
 def _watch_launcher(limit: float, joined: threading.Event) -> None:

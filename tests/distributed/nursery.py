@@ -10,8 +10,8 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 from helpers import nursery
 
-from mlx_gateloop.distributed.events import received
 from mlx_gateloop.distributed.hosts import free_ports, local_hosts
+from mlx_gateloop.distributed.launch import received
 
 PATIENCE = 120  # seconds; longer than any test takes on a busy machine
 

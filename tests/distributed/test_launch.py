@@ -11,8 +11,9 @@ import pytest
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.distributed import hosts, launch
-from mlx_gateloop.distributed.events import TextEvents, received, send
 from mlx_gateloop.distributed.hosts import Host, Hostfile
+from mlx_gateloop.distributed.launch import received
+from mlx_gateloop.distributed.rank import TextEvents, send
 from mlx_gateloop.errors import InputError
 
 RANK = """#!{python} -SE
