@@ -51,7 +51,8 @@ def load_layers(path: str | os.PathLike[str]) -> dict[str, GateLoop]:
         weights: Any = mx.load(str(directory / "model.safetensors"))
         layers = {name: make_layer(LayerArgs(**values)) for name, values in shapes.items()}
         for name, layer in layers.items():
-            layer.load_weights([(key, weights[_joined(name, key)]) for key in _parameters(layer)])
+            names = _parameters(name, layer)
+            layer.load_weights([(key.removeprefix(f"{name}."), weights[key]) for key in names])
     except (InputError, RuntimeError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
     return layers
@@ -68,11 +69,9 @@ def make_layer(args: LayerArgs) -> GateLoop:
 
 def save_layers(layers: Mapping[str, tuple[LayerArgs, nn.Module]], directory: Path) -> None:
     directory.mkdir()
-    weights = {
-        _joined(name, key): array
-        for name, (_, layer) in layers.items()
-        for key, array in _parameters(layer).items()
-    }
+    weights: dict[str, mx.array] = {}
+    for name, (_, layer) in layers.items():
+        weights |= _parameters(name, layer)
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     shapes = {name: asdict(args) for name, (args, _) in layers.items()}
     config = {"model_type": LAYERS_TYPE, "layers": shapes}
@@ -80,9 +79,6 @@ def save_layers(layers: Mapping[str, tuple[LayerArgs, nn.Module]], directory: Pa
     (directory / "config.json").write_text(f"{text}\n", encoding="utf-8")
 
 
-def _parameters(layer: nn.Module) -> dict[str, mx.array]:
-    return dict(tree_flatten(layer.parameters()))
-
-
-def _joined(name: str, key: str) -> str:
-    return f"{name}.{key}" if name else key
+def _parameters(name: str, layer: nn.Module) -> dict[str, mx.array]:
+    """Return the parameters of a layer by their names in the file."""
+    return dict(tree_flatten(layer.parameters(), name and f".{name}"))

@@ -176,10 +176,8 @@ def _usable(model: nn.Module, source: str) -> nn.Module:
     # The keys of the random state were split for initial weights that nobody needs. A program that
     # loads many models would keep all these splits, some 0.3 MB a model.
     mx.eval(mx.random.state)
-    return _on_cpu(model, source) if mx.default_device().type == mx.cpu else model
-
-
-def _on_cpu(model: nn.Module, source: str) -> nn.Module:
+    if mx.default_device().type != mx.cpu:
+        return model
     quantized = _quantized(model).get("quantization", {"bits": 8, "mode": "affine"})
     is_8_bit = (quantized["bits"], quantized["mode"]) == (8, "affine")
     if not (isinstance(model, Model) and is_8_bit and can_keep_short()):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import prod
 from threading import RLock
 
 import numpy as np
@@ -92,23 +93,21 @@ class Storage:
             self.tokens = self.tokens if self._layers else 0
 
     def _allocate(self, columns: list[Columns]) -> None:
-        reads = [{name: v.shape[1:] for name, v in new.reads.items()} for new in columns]
-        read_bytes = 8 * sum(int(np.prod(s)) for layer in reads for s in layer.values())
+        read_bytes = 8 * sum(prod(v.shape[1:]) for new in columns for v in new.reads.values())
         window = min(self._window, self._max_bytes // 4 // max(read_bytes, 1))
-        widths = [int(np.prod(new.rate.shape[1:])) for new in columns]
-        planes = [1 if new.phase is None else 2 for new in columns]
-        row_bytes = sum(p * (4 * width + 8) for p, width in zip(planes, widths, strict=True))
+        planes = [plane for new in columns for plane in (new.rate, new.phase) if plane is not None]
+        row_bytes = sum(4 * prod(plane.shape[1:]) + 8 for plane in planes)
         rows = (self._max_bytes - window * read_bytes) // row_bytes
         sizes = [max(rows * share // sum(SHARES) // 8 * 8, 8) for share in SHARES]
         window = min(window, sizes[0] // 2)  # this many are never in groups
         self._layers = [replace(layer) for layer in self._layers]  # a branch may use the old ones
-        for layer, new, width, shapes in zip(self._layers, columns, widths, reads, strict=True):
+        for layer, new in zip(self._layers, columns, strict=True):
             layer.shape = new.rate.shape[1:]
-            layer.rate = Pyramid(width, sizes)
+            layer.rate = Pyramid(prod(layer.shape), sizes)
             if new.phase is not None:
-                layer.phase = Pyramid(width, sizes, wrapped)
+                layer.phase = Pyramid(prod(layer.shape), sizes, wrapped)
             if window:
-                layer.reads = {name: Window(window, shape) for name, shape in shapes.items()}
+                layer.reads = {n: Window(window, v.shape[1:]) for n, v in new.reads.items()}
 
     def rate(self, layer: int, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return -log|a|, float32 `[tokens, channels]`."""
