@@ -1,6 +1,5 @@
 """Directories that attack the loader: refused in one line, and nothing large is read or made."""
 
-import json
 import resource
 
 import mlx.core as mx
@@ -11,8 +10,6 @@ from helpers.hostile import FILES, save_hostile_model
 from helpers.models import save_tiny_model
 
 import mlx_gateloop as gl
-from mlx_gateloop.configuration import read_json
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.checks import check
 
 
@@ -37,8 +34,8 @@ def test_a_model_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch)
     mx.save_safetensors(str(path / "model.safetensors"), half)
     size = (path / "model.safetensors").stat().st_size
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": size + 2000}.get)
-    with mx.stream(mx.cpu), pytest.raises(InputError, match="this machine has"):
-        check(path)
+    with mx.stream(mx.cpu):
+        assert "this machine has" in refusal(check, path)
 
 
 def test_what_lies_beside_a_good_model_is_no_reason_to_refuse_it(tmp_path):
@@ -56,8 +53,9 @@ def test_a_weights_file_that_leads_nowhere_is_one_line(tmp_path):
     path = save_tiny_model(tmp_path / "model")
     (path / "model.safetensors").unlink()
     (path / "model.safetensors").symlink_to("../blobs/gone")
-    with pytest.raises(InputError, match=r"cannot be loaded: .*No such file or directory"):
-        gl.load(path)
+    found = refusal(gl.load, path)
+    assert "cannot be loaded: " in found
+    assert "No such file or directory" in found
 
 
 def test_a_tokenizer_that_panics_is_one_line(tmp_path, monkeypatch):
@@ -70,18 +68,3 @@ def test_a_tokenizer_that_panics_is_one_line(tmp_path, monkeypatch):
     path = save_tiny_model(tmp_path / "model")
     monkeypatch.setattr("mlx_lm.utils._load_tokenizer", panic)
     assert "cannot be loaded: called `Option::unwrap" in refusal(gl.load, path)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[" * 100_000, "config.json: "),
-        ('{"a": 1' + "0" * 5_000 + "}", "config.json: "),
-        (json.dumps({"a": "x" * 2**22}), "larger than 4 MB"),
-    ],
-    ids=["deep", "number", "large"],
-)
-def test_json_that_cannot_be_used(tmp_path, text, message):
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(InputError, match=message):
-        read_json(tmp_path / "config.json")

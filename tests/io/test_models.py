@@ -205,10 +205,10 @@ def test_a_full_disk_leaves_the_old_model(tokenizer, saved, monkeypatch, kind):
 
 
 def test_a_file_in_the_way_is_named(tokenizer, tmp_path):
-    (tmp_path / "taken").write_text("a file")
-    found = refusal(save, tiny(tokenizer), tokenizer, tmp_path / "taken")
-    assert "taken: cannot be saved" in found
-    assert (tmp_path / "taken").read_text() == "a file"
+    file = tmp_path / "taken"
+    file.write_text("a file")
+    assert f"{file}: cannot be saved" in refusal(save, tiny(tokenizer), tokenizer, file)
+    assert file.read_text() == "a file"
 
 
 def test_missing_directories_are_named():
@@ -257,6 +257,7 @@ WITHOUT_TEXT = {  # which load_model notices too
     "no config": (lambda model: (model / "config.json").unlink(), "json: No such file"),
     "cut config": (text("config.json", "{"), "config.json: not readable JSON"),
     "layers": (change("config.json", num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
+    "long number": (text("config.json", f'{{"a": 1{"0" * 5000}}}'), "config.json: not readable"),
     "gate": (change("config.json", gate="elliptic"), "gate must be 'polar', 'polar_abs' or 'real'"),
     "shape": (change("config.json", intermediate_size=32), "Expected shape (32, 64) but received"),
     "missing": (change("config.json", num_hidden_layers=2), "Missing"),

@@ -6,7 +6,7 @@ import pytest
 from helpers.edits import looped
 from helpers.errors import refusal
 from helpers.models import VARIANTS, close, tiny_model, tokens
-from helpers.recurrent import recurrent_model
+from helpers.recurrent import parts, recurrent_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,26 +104,50 @@ def test_channels_is_an_edit_for_each(name):
         np.testing.assert_allclose(losses[channel], expected[2:], atol=1e-5)
 
 
-def test_what_cannot_be_edited(tmp_path):
-    model, text = tiny_model(), tokens(4)
+@pytest.mark.parametrize(
+    ("name", "edits", "message"),
+    [
+        ("ours", [Edit(2)], "edits[0].layer: expected 0 to 1, got 2"),
+        ("ours", [Edit(0), Edit(0, [8])], "edits[1].channels: expected 0 to 7, got 8"),
+        ("ours", [Edit(0, tokens=[-1])], "edits[0].tokens: expected 0 or more, got -1"),
+        ("ours", [Edit(0, tokens=[4])], "edits[0].tokens: expected 0 to 3, got 4"),
+        ("mamba", [Edit(0)], "edits: layer 0 computes its decays inside ssm_step"),
+        ("llama", [Edit(0)], "model: it has no recurrent layer"),
+        ("kimi_k3", [Edit(0, keep=0)], "keep: the gate of this layer has a lower bound"),
+        ("kimi_linear", [Edit(0, [1], write=0)], "write: this layer writes whole heads"),
+        ("mamba2", [Edit(2)], "edits[0].layer: expected 0 to 1, got 2"),
+        ("mamba2", [Edit(0, [4])], "edits[0].channels: expected 0 to 3, got 4"),
+        ("mamba2", [Edit(0, tokens=[4])], "edits[0].tokens: expected 0 to 3, got 4"),
+    ],
+)
+def test_what_cannot_be_edited_is_one_line(name, edits, message):
+    model = tiny_model() if name == "ours" else recurrent_model(name)
+    before = parts(model)
 
-    def edited(*edits, model=model, text=text):
+    def run():
         with gl.watch.edit(model, *edits):
-            model(text)
+            model(tokens(4), model.make_cache())
 
-    assert refusal(edited, Edit(2)) == "edits[0].layer: expected 0 to 1, got 2"
-    assert refusal(edited, Edit(0), Edit(0, [8])) == "edits[1].channels: expected 0 to 7, got 8"
-    assert refusal(edited, Edit(0, tokens=[-1])) == "edits[0].tokens: expected 0 or more, got -1"
-    assert refusal(edited, Edit(0, tokens=[4])) == "edits[0].tokens: expected 0 to 3, got 4"
-    assert refusal(lambda: edited(Edit(0), text=tokens(4, batch=2))).startswith(
-        "edit: expected one"
-    )
-    other = recurrent_model("mamba2")
-    assert refusal(gl.watch.channels, other, [1, 2], 0).startswith("model: expected a GateLoop")
-    assert refusal(gl.watch.channels, model, [1, 2], 2) == "layer: expected 0 to 1, got 2"
-    assert model.layers[0].time_mixing.operator is None
+    assert refusal(run).startswith(message)
+    assert parts(model) == before or model.layers[0].time_mixing.operator is None
+
+
+def test_a_batch_cannot_be_edited():
+    model = tiny_model()
+    with gl.watch.edit(model, Edit(0)):
+        assert refusal(model, tokens(4, batch=2)) == "edit: expected one text, got a batch of 2"
+
+
+def test_what_has_no_losses_of_channels():
+    got = refusal(gl.watch.channels, recurrent_model("mamba2"), [1, 2], 0)
+    assert got.startswith("model: expected a GateLoop")
+    assert refusal(gl.watch.channels, tiny_model(), [1, 2], 2) == "layer: expected 0 to 1, got 2"
+
+
+def test_a_cache_cannot_go_back_over_an_edit():
+    model = tiny_model()
     cache = model.make_cache()
     with gl.watch.edit(model, Edit(0, keep=0)):
-        model(text, cache)
+        model(tokens(4), cache)
     with pytest.raises(CannotTrim):
         cache[0].trim(1)

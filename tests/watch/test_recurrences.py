@@ -3,7 +3,6 @@
 import mlx.core as mx
 import pytest
 from helpers.edits import looped
-from helpers.errors import refusal
 from helpers.models import close
 from helpers.recurrent import parts, recurrent_model
 
@@ -46,27 +45,3 @@ def test_edits_are_exact(name, kind):
     close(mx.concatenate(pieces, 1), expected)
     assert parts(model) == before
     assert mx.array_equal(model(TEXT, model.make_cache()), plain)
-
-
-@pytest.mark.parametrize(
-    ("name", "edit", "message"),
-    [
-        ("mamba", Edit(0), "edits: layer 0 computes its decays inside ssm_step"),
-        ("llama", Edit(0), "model: it has no recurrent layer"),
-        ("kimi_k3", Edit(0, keep=0), "keep: the gate of this layer has a lower bound"),
-        ("kimi_linear", Edit(0, [1], write=0), "write: this layer writes whole heads"),
-        ("mamba2", Edit(2), "edits[0].layer: expected 0 to 1, got 2"),
-        ("mamba2", Edit(0, [4]), "edits[0].channels: expected 0 to 3, got 4"),
-        ("mamba2", Edit(0, tokens=[6]), "edits[0].tokens: expected 0 to 5, got 6"),
-    ],
-)
-def test_what_cannot_be_edited_is_one_line(name, edit, message):
-    model = recurrent_model(name)
-    before = parts(model)
-
-    def run():
-        with gl.watch.edit(model, edit):
-            model(TEXT, model.make_cache())
-
-    assert refusal(run).startswith(message)
-    assert parts(model) == before

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, chromium
 from helpers.models import tiny_model, tokens
-from helpers.recurrent import recurrent_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,7 +49,8 @@ def test_the_page_has_the_numbers_of_the_trace():
     trace = recorded(tiny_model(), 12)
     kinds = ["special", "system", "system", *["prompt"] * 4, *["answer"] * 5]
     other = gl.watch.Counterfactual([4, 5], ["7", " x", "9", "10", "11"])
-    page = gl.watch.share(trace, [str(n) for n in range(12)], kinds, forgotten=[other], start=0)
+    texts = [str(n) for n in range(12)]
+    page = gl.watch.share(trace, texts, kinds, forgotten=[other])
     data, kept = data_of(page), [0, *range(3, 12)]
     assert data["texts"] == [str(n) for n in kept]  # without the system prompt
     left = np.frombuffer(base64.b64decode(data["left"]), np.uint8).astype(float)
@@ -64,7 +64,7 @@ def test_the_page_has_the_numbers_of_the_trace():
         assert codes.shape == (layer["rows"] * len(kept),)
     rows = {"left_out": [2, 3], "answer": other.answer, "gone": [1], "added": [1]}
     assert data["forgotten"] == [rows]
-    whole = gl.watch.share(trace, [str(n) for n in range(12)], kinds, with_system=True)
+    whole = gl.watch.share(trace, texts, kinds, with_system=True)
     assert len(data_of(whole)["texts"]) == 12
 
 
@@ -85,11 +85,6 @@ def test_what_is_not_recorded_is_unknown():
     trace = recorded(tiny_model(), 9, window=4)
     left = base64.b64decode(data_of(gl.watch.share(trace, ["x"] * 9))["left"])
     assert [code > 0 for code in left[-9:]] == [False] * 5 + [True] * 4
-
-
-def test_other_models():
-    trace = recorded(recurrent_model("falcon_h1"), 7)
-    assert len(data_of(gl.watch.share(trace, ["x"] * 7))["layers"]) == trace.layers
 
 
 def test_hostile_texts_stay_texts():
@@ -114,7 +109,6 @@ def test_a_notebook_shows_a_trace_in_a_frame():
     shown = trace._repr_html_()
     assert shown.startswith('<iframe sandbox="allow-scripts"')
     assert shown.count("<") == 2  # the frame's: all of the page is escaped
-    assert Trace([], 1 << 20, 4)._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -126,10 +120,7 @@ def test_a_notebook_shows_a_trace_in_a_frame():
         ({"kinds": ["answer", "answer", "</script>"]}, "kinds: expected prompt, answer"),
         ({"start": 3}, "start: expected 0 to 2, got 3"),
         ({"start": -1}, "start: expected 0 to 2, got -1"),
-        (
-            {"forgotten": [gl.watch.Counterfactual([3], ["x"])]},
-            "forgotten: expected positions from 0 to 2",
-        ),
+        ({"forgotten": [gl.watch.Counterfactual([3], [])]}, "forgotten: expected positions"),
     ],
 )
 def test_wrong_input_is_one_line(options, message):

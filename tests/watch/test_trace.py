@@ -12,8 +12,8 @@ from mlx_gateloop.watch.storage import total_bytes
 BLOCK, LAYERS, CHANNELS = 64, 2, 8
 
 
-def random_columns(tokens, layers=LAYERS):
-    columns = np.random.default_rng(0).normal(size=(4, layers, tokens, CHANNELS))
+def random_columns(tokens):
+    columns = np.random.default_rng(0).normal(size=(4, LAYERS, tokens, CHANNELS))
     columns[0] = np.abs(columns[0])
     return columns.astype(np.float32)
 
