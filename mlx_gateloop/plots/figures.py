@@ -14,14 +14,12 @@ from mlx_gateloop.plots.style import (
     add_ranked_legend,
     line_style,
     new_figure,
-    range_style,
     save_png,
 )
 from mlx_gateloop.watch import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Curves = Mapping[Line, Sequence[Sequence[tuple[int, float]]]]  # each model's runs: step, value
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
@@ -96,7 +94,8 @@ def _draw_with_range(
         return
     axes.plot(positions, values.mean(0), label=line.name, **line_style(line.number))
     if len(values) > 1 and lines <= MAX_RANGES:
-        axes.fill_between(positions, values.min(0), values.max(0), **range_style(line.number))
+        area = {"color": line_style(line.number)["color"], "alpha": 0.15, "linewidth": 0}
+        axes.fill_between(positions, values.min(0), values.max(0), **area)
 
 
 def accuracies(values: Mapping[Line, Sequence[float]], png_path: Path) -> None:
@@ -138,63 +137,42 @@ def accuracy_over_span(
 
 def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
     """Draw the transitions of one sequence: a row per layer, channels downwards, then averages."""
-    layers = trace.layers
-    figure = new_figure(11, 1.5 * layers + 3)
-    grid = figure.subplots(layers + 1, 2, sharex=True, squeeze=False)
-    magnitudes, phases = (
-        [read(layer) for layer in range(layers)] for read in (trace.magnitude, trace.phase)
-    )
-    _draw_layers(figure, grid[:, 0], "|a|", magnitudes, (0, 1), "viridis", np.mean)
-    _draw_layers(
-        figure, grid[:, 1], "arg a", phases, (-np.pi, np.pi), "twilight_shifted", _mean_direction
-    )
-    for axes in grid[layers]:
-        for mark in marks:
-            axes.axvline(mark, color="0.6", linestyle=":", zorder=0)
-    grid[layers, 0].set_xlim(-0.5, trace.tokens - 0.5)
-    add_legend(figure, grid[layers, 1])
-    save_png(figure, png_path)
-
-
-def _draw_layers(
-    figure: "Figure",
-    column: np.ndarray,
-    name: str,
-    values: Sequence[np.ndarray],
-    limits: tuple[float, float],
-    colours: str,
-    average: Callable[..., np.ndarray],
-) -> None:
-    """Draw each layer's values `[tokens, channels]` down a column of axes, then averages."""
     import matplotlib
 
-    low, high = limits
-    *images, bottom = column
-    line_colours = matplotlib.colormaps["plasma"](np.linspace(0, 0.85, len(images)))
-    for layer, axes in enumerate(images):
-        label = f"layer {layer + 1}"
-        image = axes.imshow(
-            values[layer].T,
-            aspect="auto",
-            vmin=low,
-            vmax=high,
-            cmap=colours,
-            interpolation="nearest",
-        )
-        axes.set_ylabel(label)
-        bottom.plot(average(values[layer], 1), linewidth=1, color=line_colours[layer], label=label)
-    bottom.plot(average(np.concatenate(values, 1), 1), color="black", label="all")
-    bottom.set(xlabel="position", ylabel=f"average {name}", ylim=limits)
-    images[0].set_title(f"{name}, channels from top to bottom")
-    scale = figure.colorbar(image, ax=images, pad=0.01, aspect=8 * len(images))
-    if low < 0:
-        for axis in (bottom.yaxis, scale.ax.yaxis):
-            axis.set_ticks(np.pi * np.linspace(-1, 1, 5), TURNS)
+    figure = new_figure(11, 1.5 * trace.layers + 3)
+    grid = figure.subplots(trace.layers + 1, 2, sharex=True, squeeze=False)
+    line_colours = matplotlib.colormaps["plasma"](np.linspace(0, 0.85, trace.layers))
 
+    def mean_direction(angles: np.ndarray, axis: int) -> Any:
+        return np.angle(np.exp(1j * angles).mean(axis))
 
-def _mean_direction(angles: np.ndarray, axis: int) -> np.ndarray:
-    direction: np.ndarray = np.angle(np.exp(1j * angles).mean(axis))
-    return direction
+    columns: list[tuple[str, Any, float, float, str, Callable[..., Any]]] = [
+        ("|a|", trace.magnitude, 0, 1, "viridis", np.mean),
+        ("arg a", trace.phase, -np.pi, np.pi, "twilight_shifted", mean_direction),
+    ]
+    for (*images, bottom), (name, read, low, high, colours, average) in zip(
+        grid.T, columns, strict=True
+    ):
+        values = [read(layer) for layer in range(trace.layers)]
+        for layer, axes in enumerate(images):
+            label = f"layer {layer + 1}"
+            shape = {"aspect": "auto", "interpolation": "nearest"}
+            image = axes.imshow(values[layer].T, colours, vmin=low, vmax=high, **shape)
+            axes.set_ylabel(label)
+            bottom.plot(
+                average(values[layer], 1), linewidth=1, color=line_colours[layer], label=label
+            )
+        bottom.plot(average(np.concatenate(values, 1), 1), color="black", label="all")
+        bottom.set(xlabel="position", ylabel=f"average {name}", ylim=(low, high))
+        for mark in marks:
+            bottom.axvline(mark, color="0.6", linestyle=":", zorder=0)
+        images[0].set_title(f"{name}, channels from top to bottom")
+        scale = figure.colorbar(image, ax=images, pad=0.01, aspect=8 * len(images))
+    for axis in (bottom.yaxis, scale.ax.yaxis):  # of the phase
+        axis.set_ticks(np.pi * np.linspace(-1, 1, 5), TURNS)
+    bottom.set_xlim(-0.5, trace.tokens - 0.5)
+    add_legend(figure, bottom)
+    save_png(figure, png_path)
 
 
 def _series(records: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

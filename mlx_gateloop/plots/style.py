@@ -39,10 +39,6 @@ def line_style(number: int) -> dict[str, Any]:
     return {"color": f"C{number % COLOURS}", "linestyle": "-" if number < COLOURS else "--"}
 
 
-def range_style(number: int) -> dict[str, Any]:
-    return {"color": f"C{number % COLOURS}", "alpha": 0.15, "linewidth": 0}
-
-
 def add_grid(axes: "Axes", axis: Literal["both", "x", "y"] = "both") -> None:
     """Draw faint grid lines across "x", "y" or "both"."""
     axes.grid(axis=axis, alpha=0.3)

@@ -83,6 +83,8 @@ def test_ranges_of_a_few_models_only(tmp_path):
         with watched("fill_between") as fill:
             figures.learning(lines, "accuracy", tmp_path / "a.png")
         filled = [call.args[1:] for call in fill.call_args_list]
+        colours = [call.kwargs["color"] for call in fill.call_args_list]
+        assert colours == [f"C{n}" for n in range(ranges)]
         np.testing.assert_array_equal(filled, [[[1], [0.25], [0.5]]] * ranges)
 
 

@@ -1,15 +1,13 @@
-"""The style of lines and of the ranges around them."""
+"""The style of lines and legends."""
 
 import pytest
 
-from mlx_gateloop.plots.style import COLOURS, add_ranked_legend, line_style, new_figure, range_style
+from mlx_gateloop.plots.style import COLOURS, add_ranked_legend, line_style, new_figure
 
 
-def test_lines_differ_beyond_the_colours_and_ranges_have_their_lines_colour():
-    styles = [line_style(number) for number in range(2 * COLOURS)]
-    assert len({tuple(style.items()) for style in styles}) == 2 * COLOURS
-    for number, style in enumerate(styles):
-        assert range_style(number)["color"] == style["color"]
+def test_lines_differ_beyond_the_colours():
+    styles = {tuple(line_style(number).items()) for number in range(2 * COLOURS)}
+    assert len(styles) == 2 * COLOURS
 
 
 @pytest.mark.parametrize(("height", "names"), [((), "bca"), ((max,), "cab")])
