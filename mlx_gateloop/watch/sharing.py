@@ -25,7 +25,8 @@ FORMAT, VERSION = "gateloop-view", 1  # as in data.js
 MAX_TOKENS = 1000  # the retention then takes 0.5 MB
 ROWS, MIN_ROWS = 96, 8  # in a layer's picture
 COLUMN_BYTES = 1 << 20  # in all pictures together
-SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Control characters and bidirectional marks.
+SIGNS = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 UNKNOWN = 0  # code of a strength that was not recorded
 Kind = Literal["prompt", "answer", "special", "system"]
 
@@ -174,9 +175,9 @@ def _changes(
     return {"left_out": left_out, "answer": other, "gone": gone, "added": added}
 
 
-def _plain(text: str) -> str:
-    """Replace control characters and bidirectional marks by codes, as in plain.js."""
-    return SIGNS.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+def _escaped(signs: str, text: str) -> str:
+    """Replace the signs that a pattern matches by their codes, as in plain.js."""
+    return re.sub(signs, lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def _base64(codes: np.ndarray) -> str:
@@ -192,15 +193,15 @@ def filled(
     model: str = "",
     workers: str = "'none'",
 ) -> str:
-    """Fill the template; the data contains no markup and no lone surrogates."""
+    """Fill the template; in the data, markup and all that is not ASCII becomes codes."""
     style, script = "".join(map(part, styles)), script_of(scripts)
     parts = {
-        "title": html.escape(_plain(title)).encode("ascii", "xmlcharrefreplace").decode("ascii"),
+        "title": _ascii(html.escape(_escaped(SIGNS, title))),
         "style": style,
         "style_hash": _hash(style),
         "script": script,
         "script_hash": _hash(script),
-        "data": as_json(data),
+        "data": _escaped("[<>&]", json.dumps(data, separators=(",", ":"))),
         "body": body,
         "model": model,
         "workers": workers,
@@ -215,23 +216,18 @@ def inserted(template: str, parts: Mapping[str, str]) -> str:
 
 def part(name: str) -> str:
     """Read a file of a page, as ASCII."""
-    text = (PARTS / name).read_text("utf-8")
+    return _ascii((PARTS / name).read_text("utf-8"))
+
+
+def _ascii(text: str) -> str:
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-def as_json(data: object) -> str:
-    """Encode data for a script element, in ASCII and without markup."""
-    coded = json.dumps(data, separators=(",", ":"))
-    for letter in "<>&":
-        coded = coded.replace(letter, f"\\u{ord(letter):04x}")
-    return coded
 
 
 def script_of(files: Sequence[str]) -> str:
     """Join modules into one ASCII script without imports."""
     texts = [(PARTS / name).read_text("utf-8") for name in files]
     joined = re.sub(r"^import .*\n|^export ", "", "\n".join(texts), flags=re.MULTILINE)
-    return re.sub(r"[^\x00-\x7f]", lambda c: f"\\u{ord(c[0]):04x}", joined)
+    return _escaped(r"[^\x00-\x7f]", joined)
 
 
 def _hash(text: str) -> str:
