@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "data": LEAVES | {"model", "ops", "tokenizer"},
     "watch": LEAVES | {"io", "model", "ops", "tokenizer"},
     "plots": LEAVES | {"model", "ops", "watch"},
-    "distributed": LEAVES | {"", "_blas", "cli", "commands"},
+    "distributed": LEAVES | {"", "cli", "commands"},
     "train": LIBRARY | {"", "data", "plots", "watch"},
     "bench": TOOLS | {""},
     "experiments": TOOLS | {""},

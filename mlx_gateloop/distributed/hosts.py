@@ -34,10 +34,6 @@ class Hostfile:
     backend: str = "ring"  # MLX's engine
     envs: tuple[str, ...] = ()  # variables for all ranks, `NAME=VALUE`
 
-    @property
-    def is_here(self) -> bool:
-        return all(host.ssh == LOCAL for host in self.hosts)
-
     def addresses(self, port: int) -> list[list[str]]:
         """The addresses at which each rank listens, with ports counted from the first."""
         ports = count(port)

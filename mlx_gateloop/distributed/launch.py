@@ -120,7 +120,7 @@ class Attempt:
     def run(self) -> int:
         with self._signals():
             try:
-                for number, words in enumerate(self._commands()):
+                for number, words in enumerate(self.commands()):
                     host = self._settings.hostfile.hosts[number]
                     self._ranks.append(Rank(number, host, words))
                 self._follow()
@@ -129,10 +129,12 @@ class Attempt:
                     rank.end()
         return self._conclude()
 
-    def _commands(self) -> Iterator[list[str]]:
+    def commands(self) -> Iterator[list[str]]:
+        """Yield the command line of each rank."""
         settings, hostfile = self._settings, self._settings.hostfile
         count = sum(len(host.ips) for host in hostfile.hosts)
-        port = settings.port or (free_ports(count) if hostfile.is_here else PORT)
+        is_here = all(host.ssh == LOCAL for host in hostfile.hosts)
+        port = settings.port or (free_ports(count) if is_here else PORT)
         variables = list(hostfile.envs)
         if sys.stderr.isatty():
             columns, lines = shutil.get_terminal_size()

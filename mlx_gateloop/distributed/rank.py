@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
@@ -22,8 +21,8 @@ from mlx_gateloop import __version__
 from mlx_gateloop.cli import run
 from mlx_gateloop.commands.parser import parse
 from mlx_gateloop.distributed.hosts import require_free
-from mlx_gateloop.distributed.processors import pin_cpus
 from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.io.machine import pin_cpus
 
 
 def send(**event: Any) -> None:
@@ -104,31 +103,20 @@ def _join(settings: dict[str, Any], expired: Any) -> Any:
         except RuntimeError as error:
             raise InputError(f"cannot connect to the next rank ({one_line(error)})") from None
     overlaps = mx.default_device() != mx.Device(mx.cpu)
-    limit = TimeLimit(settings["limit"], expired)
+    limit = partial(time_limit, settings["limit"], expired)
     return World(group, settings["hosts"], limit, overlaps=overlaps)
 
 
-class TimeLimit:
-    """A limit of seconds for each block; a thread calls `expired` with the name of a late one."""
-
-    def __init__(self, seconds: float, expired: Callable[[str], object]) -> None:
-        self._seconds, self._expired = seconds, expired
-        self._deadline, self._name = inf, ""
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        self._name, self._deadline = name, time.monotonic() + self._seconds
-        try:
-            yield
-        finally:
-            self._deadline = inf
-
-    def _watch(self) -> None:
-        while True:
-            time.sleep(min(0.5, self._seconds / 4))
-            if time.monotonic() > self._deadline:
-                self._expired(self._name)
+@contextmanager
+def time_limit(seconds: float, expired: Callable[[str], object], name: str) -> Iterator[None]:
+    """Call `expired` with the name of the block from another thread when the block is late."""
+    timer = threading.Timer(seconds, expired, [name])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _watch_launcher(limit: float, joined: threading.Event) -> None:

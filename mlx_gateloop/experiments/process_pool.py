@@ -10,8 +10,8 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
 from threading import Thread
 
-from mlx_gateloop.distributed.processors import pin_cpus
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.machine import pin_cpus
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 
 POLL = 0.2  # seconds between looks at the processes and at Ctrl-C

@@ -3,7 +3,6 @@
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 from safetensors import SafetensorError, safe_open
@@ -23,7 +22,12 @@ PACKED = 16  # 2-bit weights in an element of 32 bits
 def check(directory: Path) -> None:
     """Reject a model directory that would block its reader or fill the memory."""
     try:
-        _check_files(directory)
+        for file in sorted(directory.iterdir()):
+            if file.exists() and not (file.is_file() or file.is_dir()):
+                raise InputError(f"{file}: neither a file nor a folder; remove it")
+            is_text = file.is_file() and any(map(file.match, TEXT))
+            if is_text and file.stat().st_size > TEXT_BYTES:
+                raise InputError(f"{file}: larger than {TEXT_BYTES >> 20} MB; get the model again")
         weights = sorted(directory.glob("model*.safetensors"))  # which mlx-lm reads
         _check_memory(directory, sum(file.stat().st_size for file in weights))
         if weights:  # or the loader says what is missing
@@ -32,19 +36,16 @@ def check(directory: Path) -> None:
         raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
 
 
-def _check_files(directory: Path) -> None:
-    for file in sorted(directory.iterdir()):
-        if file.exists() and not (file.is_file() or file.is_dir()):
-            raise InputError(f"{file}: neither a file nor a folder; remove it")
-        is_text = file.is_file() and any(map(file.match, TEXT))
-        if is_text and file.stat().st_size > TEXT_BYTES:
-            raise InputError(f"{file}: larger than {TEXT_BYTES >> 20} MB; get the model again")
-
-
 def _check_shapes(directory: Path, shapes: list[list[int]]) -> None:
     path = directory / "config.json"
     config = read_json(path)
-    _check_depth(path, config, len(shapes))
+    inner = config.get("text_config")
+    given = config | (inner if isinstance(inner, dict) else {})
+    for name in DEPTHS:  # a model would be built of more layers than it has weights
+        depth = given.get(name)
+        if isinstance(depth, int) and depth > max(DEEP, len(shapes)):
+            reason = f"{name} is {depth}, but the weights are {len(shapes)} tensors"
+            raise InputError(f"{path}: {reason}; get the model again")
     if config.get("model_type") not in MODELS:
         return
     largest = PACKED * max((size for shape in shapes for size in shape), default=0)
@@ -57,17 +58,6 @@ def _check_shapes(directory: Path, shapes: list[list[int]]) -> None:
         bits = quantization.get("bits") if isinstance(quantization, dict) else 32
         in_one = 32 // bits if bits in (2, 3, 4, 5, 6, 8) else 1
         _check_memory(directory, 4 * in_one * sum(map(math.prod, shapes)))
-
-
-def _check_depth(path: Path, config: dict[str, Any], tensors: int) -> None:
-    """Reject a model that would be built of more layers than it has weights."""
-    inner = config.get("text_config")
-    given = config | (inner if isinstance(inner, dict) else {})
-    for name in DEPTHS:
-        depth = given.get(name)
-        if isinstance(depth, int) and depth > max(DEEP, tensors):
-            reason = f"{name} is {depth}, but the weights are {tensors} tensors"
-            raise InputError(f"{path}: {reason}; get the model again")
 
 
 def _check_memory(directory: Path, nbytes: int) -> None:

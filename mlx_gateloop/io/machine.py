@@ -1,4 +1,4 @@
-"""The origin of measurements: machine, versions, command, date."""
+"""This machine: its share for a process, and its description for measurements."""
 
 import ctypes
 import os
@@ -23,10 +23,11 @@ def facts(command: str) -> dict[str, str]:
     packages = [f"{name} {number}" for name in PACKAGES if (number := _version(name))]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     device = mx.device_info().get("device_name", "") if mx.default_device().type == mx.gpu else ""
+    cpu = mx.device_info(mx.Device(mx.cpu))["device_name"]
     return {
         "command": f"`{command}`",
         "date": now(),
-        "CPU": f"{_cpu()}, {cores()} core{'s' * (cores() > 1)}, {memory:.0f} GiB",
+        "CPU": f"{cpu}, {cores()} core{'s' * (cores() > 1)}, {memory:.0f} GiB",
         "system": f"{platform.platform()}, Python {platform.python_version()}",
         "MLX device": f"{mx.default_device()} {device}".strip(),
         "versions": ", ".join([f"mlx-gateloop {__version__}{_commit()}", *packages]),
@@ -61,6 +62,17 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def pin_cpus(index: int, count: int) -> None:
+    """Pin this process and its threads to one of `count` shares of the processors (Linux)."""
+    if hasattr(os, "sched_setaffinity"):
+        every = sorted(os.sched_getaffinity(0))
+        share = every[index * len(every) // count : (index + 1) * len(every) // count]
+        share = share or [every[index % len(every)]]
+        for thread in Path("/proc/self/task").iterdir():  # the BLAS has threads already
+            os.sched_setaffinity(int(thread.name), share)
+        _blas.limit_threads(len(share))
+
+
 def _version(package: str) -> str | None:
     try:
         return version(package)
@@ -79,14 +91,3 @@ def _commit() -> str:
     command += ["--exclude", "*"]  # tags
     commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     return f" ({commit})" if commit else ""
-
-
-def _cpu() -> str:
-    if sys.platform == "darwin":
-        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else []:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -10,8 +10,8 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 from helpers import nursery
 
-from mlx_gateloop.distributed.hosts import free_ports, local_hosts
-from mlx_gateloop.distributed.launch import received
+from mlx_gateloop.distributed.hosts import LOCAL, Host, Hostfile, free_ports
+from mlx_gateloop.distributed.launch import Attempt, Settings, received
 
 PATIENCE = 120  # seconds; longer than any test takes on a busy machine
 
@@ -52,7 +52,7 @@ class Ranks(nursery.Nursery):
         return [json.loads(self.said(rank)) for rank in range(size)]
 
 
-def child(job, rank, hostfile, port):
+def child(job, rank, settings):
     from distributed import jobs
 
     import mlx_gateloop.distributed.rank as entry
@@ -62,11 +62,6 @@ def child(job, rank, hostfile, port):
         os.dup2(file, descriptor)
     reader, _ = os.pipe()  # the launcher's end stays open and says nothing
     os.dup2(reader, 0)
-    variables, files = hostfile.variables(rank, port)
-    settings = {"rank": rank, "backend": "ring", "variables": variables, "files": files}
-    settings |= {"hosts": [f"desk{other}" for other in range(job["size"])], "restarted": False}
-    settings |= {"listens_at": hostfile.addresses(port)[rank], "limit": job["limit"]}
-    settings |= {"terminal": False}
     if run := getattr(jobs, job["words"][0], None):
 
         def call(words, world):
@@ -79,8 +74,11 @@ def child(job, rank, hostfile, port):
 def answer(job):
     if "wait_for" in job:
         return nursery.ended(job["wait_for"], PATIENCE)
-    hostfile, port = local_hosts(job["size"]), free_ports(job["size"])
-    return [nursery.fork(partial(child, job, rank, hostfile, port)) for rank in range(job["size"])]
+    hostfile = Hostfile([Host(f"desk{rank}", (LOCAL,)) for rank in range(job["size"])])
+    port = free_ports(job["size"])
+    settings = Settings(hostfile, port, sys.executable, job["limit"], PATIENCE)
+    commands = Attempt(settings, [], restarted=False).commands()
+    return [nursery.fork(partial(child, job, n, json.loads(c[-1]))) for n, c in enumerate(commands)]
 
 
 if __name__ == "__main__":

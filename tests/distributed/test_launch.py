@@ -61,13 +61,17 @@ LOST = "lost (killed, stopped or unreachable); what was saved is whole, continue
 CONNECT = "see that the machines reach each other's ips at these ports"
 
 
+def executable(path, text, **words):
+    path.write_text(text.format(python=sys.executable, **words))
+    path.chmod(0o755)
+    return path
+
+
 @pytest.fixture
 def launched(tmp_path, monkeypatch, capsys):
     """Launch scripts with an act for each rank; returns the exit code and what was shown."""
     monkeypatch.setattr(launch, "GRACE", 1.0)
-    script = tmp_path / "rank"
-    script.write_text(RANK.format(python=sys.executable, pid=os.getpid(), folder=tmp_path))
-    script.chmod(0o755)
+    script = executable(tmp_path / "rank", RANK, pid=os.getpid(), folder=tmp_path)
 
     def start(*acts, interpreter=script, options=()):
         for mark in (*tmp_path.glob("True-*"), *tmp_path.glob("False-*")):
@@ -106,22 +110,15 @@ def test_wrong_input_is_one_line_and_ends_the_others_soon(launched):
     assert launched("obey", wrong, options=["--limit", "60"])[::2] == (2, lines)
 
 
-@pytest.fixture
-def unhurried(monkeypatch):
-    """A start limit that does not pass before one of two ranks waits for the other alone."""
+def test_ranks_that_do_not_start_or_connect(launched, monkeypatch):
     limits = {}
 
-    def join_by(attempt):
+    def join_by(attempt):  # the limit does not pass before the first rank waits for the other alone
         joined = [(rank.started, rank.joined) for rank in attempt._ranks]
         return limits[attempt] if joined == [(True, True), (True, False)] else float("inf")
 
-    monkeypatch.setattr(
-        launch.Attempt, "_join_by", property(join_by, limits.__setitem__), raising=False
-    )
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_ranks_that_do_not_start_or_connect(launched):
+    late = property(join_by, limits.__setitem__)
+    monkeypatch.setattr(launch.Attempt, "_join_by", late, raising=False)
     code, _, lines = launched("train", "train", interpreter="/no/python")
     assert code == 2
     assert lines[-1].endswith("did not start; see if `/no/python --version` works")
@@ -130,33 +127,24 @@ def test_ranks_that_do_not_start_or_connect(launched):
     assert lines[0] == f"error: rank 1 on 127.0.0.1: not connected after 2 s; {CONNECT}"
 
 
-@pytest.fixture
-def over_ssh(tmp_path, monkeypatch, capsys):
-    """Launch over this machine and a host `desk9`, which a stand-in for ssh reaches."""
+def test_a_rank_on_another_machine_has_the_folder_and_the_variables(tmp_path, monkeypatch, capsys):
+    machines = [{"ssh": name, "ips": ["127.0.0.1"]} for name in ("127.0.0.1", "desk9")]
+    content = {"hosts": machines, "envs": ["GREETING=hello you"]}
+    (tmp_path / "hosts.json").write_text(json.dumps(content))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
-    def start(ssh, interpreter):
-        machines = [{"ssh": name, "ips": ["127.0.0.1"]} for name in ("127.0.0.1", "desk9")]
-        content = {"hosts": machines, "envs": ["GREETING=hello you"]}
-        (tmp_path / "hosts.json").write_text(json.dumps(content))
-        (tmp_path / "ssh").write_text(f"#!/bin/sh\n{ssh}\n")
-        (tmp_path / "ssh").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    def start(ssh, interpreter):  # which stands in for ssh
+        executable(tmp_path / "ssh", f"#!/bin/sh\n{ssh}\n")
         words = ["--hostfile", str(tmp_path / "hosts.json"), "--python", str(interpreter)]
         code = main(["launch", *words, "--", "train", "--out", str(tmp_path / "out")])
         return code, *capsys.readouterr()
 
-    return start
-
-
-def test_a_rank_on_another_machine_has_the_folder_and_the_variables(over_ssh, tmp_path):
-    code, _, err = over_ssh("exit 255", sys.executable)
+    code, _, err = start("exit 255", sys.executable)
     line = "error: rank 1 on desk9 did not start; see if `ssh desk9 true` works\n"
     assert (code, err) == (2, line)
     assert not (tmp_path / "out").exists()
-    script = tmp_path / "it's python"
-    script.write_text(SEEN.format(python=sys.executable))
-    script.chmod(0o755)
-    code, out, err = over_ssh('while [ "$1" != desk9 ]; do shift; done; exec sh -c "$2"', script)
+    script = executable(tmp_path / "it's python", SEEN)
+    code, out, err = start('while [ "$1" != desk9 ]; do shift; done; exec sh -c "$2"', script)
     assert (code, out, err) == (0, f"{Path.cwd()} hello you\n" * 2, "")
 
 
@@ -220,11 +208,9 @@ def test_a_hostfile_becomes_the_variables_of_each_engine(tmp_path):
     assert read == Hostfile(
         [Host("desk", ("127.0.0.1",), (None, "en2"))] * 2, "jaccl-ring", ("MLX_METAL_FAST_SYNCH=1",)
     )
-    assert not read.is_here
     values = {"MLX_RANK": "1", "MLX_JACCL_COORDINATOR": "127.0.0.1:7", "MLX_JACCL_RING": "1"}
     devices = {"MLX_IBV_DEVICES": '[[null, "en2"], [null, "en2"]]'}
     assert read.variables(1, 7) == (values, devices)
-    assert hosts.local_hosts(2).is_here
     ring = Hostfile([Host("a", ("10.0.0.1", "10.0.0.2")), Host("b", ("10.0.0.3",))])
     addresses = [["10.0.0.1:7", "10.0.0.2:8"], ["10.0.0.3:9"]]
     assert ring.addresses(7) == addresses

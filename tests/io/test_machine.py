@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from mlx_gateloop import _blas
-from mlx_gateloop.distributed.processors import pin_cpus
+from mlx_gateloop.io.machine import pin_cpus
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux pins threads")
