@@ -40,6 +40,12 @@ def full_row(
     return row
 
 
+def sums_from(rows: np.ndarray) -> np.ndarray:
+    """Sum the rows from each one to the last; differences of prefix sums would lose precision."""
+    sums = rows[::-1].astype(np.float64).cumsum(0)[::-1]
+    return np.concatenate([sums, np.zeros((1, *rows.shape[1:]))])
+
+
 def state_norms(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
     """Compute the norm of each token's remaining contribution to the state.
 
@@ -47,9 +53,7 @@ def state_norms(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
 
     A is the diagonal of the decays; the result is float64 `[tokens]`.
     """
-    since = rate[1:][::-1].astype(np.float64).cumsum(0)[::-1]
-    since = np.concatenate([since, np.zeros((1, *rate.shape[1:]))])
-    left = np.exp(-since.astype(np.float32)) * _written(rate, reads)
+    left = np.exp(-sums_from(rate[1:]).astype(np.float32)) * _written(rate, reads)
     norm: np.ndarray = np.sqrt(np.einsum("mhk,mhk->m", left, left).astype(np.float64))
     return norm
 

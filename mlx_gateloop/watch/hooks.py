@@ -10,6 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.ops import Transition
@@ -48,6 +49,10 @@ class Report:
         return replace(self, transition=transition, reads=self.reads | {"gain": gain})
 
 
+def _positive(a: mx.array) -> Transition:
+    return Transition.polar(mx.log(a.astype(mx.float32)))  # may be 0, whose logarithm is -inf
+
+
 def gated_delta(given: Arguments, names: Names, _: nn.Module) -> Report:
     """Gated delta rule: h_n = h_{n-1} diag(g) (I - beta k k^T) + beta v k^T."""
     gate = (given["A_log"], given["a"], given["dt_bias"])
@@ -55,8 +60,7 @@ def gated_delta(given: Arguments, names: Names, _: nn.Module) -> Report:
     g = names["compute_g"](*gate) if bound is None else names["compute_lower_bound_g"](*gate, bound)
     beta = mx.sigmoid(given["b"]) * (2.0 if given.get("allow_neg_eigval") else 1.0)
     reads = {"query": given["q"], "key": given["k"], "gain": beta}
-    report = Report("delta rule", Transition.of(g), reads, erases=True)
-    return report.masked(given.get("mask"))
+    return Report("delta rule", _positive(g), reads, erases=True)
 
 
 def ssm(given: Arguments, names: Names, _: nn.Module) -> Report:
@@ -64,13 +68,12 @@ def ssm(given: Arguments, names: Names, _: nn.Module) -> Report:
     step = names["compute_dt"](given["dt"], given["dt_bias"], given["time_step_limit"])
     log = -mx.exp(given["A_log"]).astype(step.dtype) * step
     reads = {"query": given["C"], "key": given["B"], "gain": step}
-    report = Report("state space", Transition.polar(log), reads)
-    return report.masked(given.get("mask"))
+    return Report("state space", Transition.polar(log), reads)
 
 
 def rnn_scan(given: Arguments, _: Names, __: nn.Module) -> Report:
     """RecurrentGemma's RG-LRU: h_n = a_n h_{n-1} + x_n, and h_n is the output."""
-    return Report("gated channels", Transition.of(given["a"]), {})
+    return Report("gated channels", _positive(given["a"]), {})
 
 
 def constant_slopes(given: Arguments, _: Names, __: nn.Module) -> Report:
@@ -79,14 +82,13 @@ def constant_slopes(given: Arguments, _: Names, __: nn.Module) -> Report:
     query, key = (given[name].swapaxes(1, 2) for name in ("q", "k"))
     log = mx.broadcast_to(given["g"], query.shape[:3])
     reads = {"query": query * given["scale"], "key": key}
-    report = Report("constant slopes", Transition.polar(log), reads)
-    return report.masked(given.get("mask"))
+    return Report("constant slopes", Transition.polar(log), reads)
 
 
 def wkv7(given: Arguments, _: Names, __: nn.Module) -> Report:
     """RWKV-7: h_n = h_{n-1} (diag(w) + a b^T) + v k^T."""
     reads = {"query": given["r"], "key": given["k"], "u": given["a"], "w": given["b"]}
-    return Report("rwkv", Transition.of(given["w"]), reads)
+    return Report("rwkv", _positive(given["w"]), reads)
 
 
 def mamba(given: Arguments, names: Names, block: Any) -> Report:
@@ -113,8 +115,7 @@ def gate_loop(given: Arguments, _: Names, __: nn.Module) -> Report:
     """Our own layers, from their query, key, value and transition."""
     transition = Transition(given["form"], given["first"], given["second"])
     reads = {name: given[name][..., None] for name in ("query", "key")}
-    report = Report("gate loop", transition, reads | {"value": given["value"]})
-    return report.masked(given.get("mask"))
+    return Report("gate loop", transition, reads | {"value": given["value"]})
 
 
 def gate_loop_update(given: Arguments, _: Names, __: nn.Module) -> Report:
@@ -123,8 +124,7 @@ def gate_loop_update(given: Arguments, _: Names, __: nn.Module) -> Report:
     norm = mx.abs(value) if value.ndim == 3 else mx.linalg.norm(value, axis=-1)
     query, key = (x[..., None] if x.ndim == 3 else x for x in (query, key))
     reads = {"query": query, "key": key, "value": norm}
-    report = Report("gate loop", Transition.polar(given["log_a"]), reads)
-    return report.masked(given.get("mask"))
+    return Report("gate loop", Transition.polar(given["log_a"]), reads)
 
 
 @dataclass(frozen=True)
@@ -173,18 +173,15 @@ class Call:
 
     def rows(self) -> list["Call"]:
         """Split the call of a batch into those of its sequences."""
-        parts = {n: mx.split(x, self.sequences) for n, x in self._inputs()}
-        return [self._with({n: p[i] for n, p in parts.items()}) for i in range(self.sequences)]
+        return [self._at(np.s_[i : i + 1]) for i in range(self.sequences)]
 
     def first(self, tokens: int) -> "Call":
         """Return the call for the first tokens `[1, tokens, ...]`."""
-        return self._with({n: x[:, :tokens] for n, x in self._inputs()})
+        return self._at(np.s_[:, :tokens])
 
-    def _inputs(self) -> list[tuple[str, mx.array]]:
-        given = [(name, self.given.get(name)) for name in self.hook.inputs]
-        return [(name, x) for name, x in given if isinstance(x, mx.array)]
-
-    def _with(self, inputs: Arguments) -> "Call":
+    def _at(self, index: Any) -> "Call":
+        given = {n: x for n, x in self.given.items() if n in self.hook.inputs}
+        inputs = {n: x[index] for n, x in given.items() if isinstance(x, mx.array)}
         return Call(self.hook, self.given | inputs, self.names, self.module)
 
 
@@ -215,7 +212,8 @@ def report_of(calls: list[Call]) -> Report:
     """Join consecutive calls of one recurrence into one report."""
     last = calls[-1]
     joined = {name: _joined(name, calls) for name in last.hook.inputs}
-    return last.hook.report({**last.given, **joined}, last.names, last.module)
+    report = last.hook.report(last.given | joined, last.names, last.module)
+    return report.masked(joined.get("mask"))
 
 
 def _joined(name: str, calls: list[Call]) -> mx.array | None:

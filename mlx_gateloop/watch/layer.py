@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 import mlx.core as mx
 import numpy as np
 
-from mlx_gateloop.ops.transition import Form
 from mlx_gateloop.watch.hooks import Report
 from mlx_gateloop.watch.pyramid import Pyramid, Window, wrapped
 
@@ -62,25 +61,10 @@ def columns_of(report: Report, window: int) -> Columns:
     """Evaluate a report; keep queries, keys and the like for the last `window` tokens."""
     transition, reads = report.transition, report.reads if window else {}
     start = max(transition.shape[1] - window, 0)
-    first, second = transition.first, transition.second
-    angle = np.zeros(1) if second is None else values_of(second)[0]
-    rate, phase = rate_and_phase(transition.form, values_of(first)[0], angle)
+    log, *phase = (values_of(plane)[0] for plane in transition.logarithm())
     cut = {name: values_of(array[:, start:])[0] for name, array in reads.items()}
-    return Columns(rate, None if second is None else phase, cut)
+    return Columns(-log, wrapped(phase[0]) if phase else None, cut)
 
 
 def values_of(array: mx.array) -> np.ndarray:
     return np.array(array.astype(mx.float32))
-
-
-def rate_and_phase(
-    form: Form, first: np.ndarray, second: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Convert a `Transition`'s planes of this form to -log|a| and arg a in (-pi, pi]."""
-    if form == "cartesian":
-        with np.errstate(divide="ignore"):  # a = 0
-            return -np.log(np.hypot(first, second)), np.arctan2(second, first)
-    rate, phase = -first, wrapped(second)
-    if form == "sigmoid":  # -log sigmoid, without overflow or cancellation
-        rate = np.maximum(rate, 0) + np.log1p(np.exp(-np.abs(first)))
-    return rate, phase

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mlx_gateloop.io.files import replacing
-from mlx_gateloop.watch.attention_rows import full_row, shares_from, state_norms
+from mlx_gateloop.watch.attention_rows import full_row, shares_from, state_norms, sums_from
 from mlx_gateloop.watch.sharing import HIGH, LOW, share
 from mlx_gateloop.watch.storage import Storage
 
@@ -131,7 +131,7 @@ class Trace(Storage):
     def _since_stored(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
         """Sum rates over m+1..n for the last token m of each stored row; also return these."""
         rows, tokens = self._stored(layer, 1, token + 1)
-        return _sums_from(rows), np.append(0, tokens.cumsum())
+        return sums_from(rows), np.append(0, tokens.cumsum())
 
     def retention(self, token: int) -> np.ndarray:
         """Compute the share of each earlier token in the state at a token.
@@ -210,12 +210,6 @@ class Trace(Storage):
         # An open file, because savez appends .npz to names.
         with replacing(path) as partial, partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
-
-
-def _sums_from(rows: np.ndarray) -> np.ndarray:
-    """Sum the rows from each one to the last; differences of prefix sums would lose precision."""
-    sums = rows[::-1].astype(np.float64).cumsum(0)[::-1]
-    return np.concatenate([sums, np.zeros((1, rows.shape[1]))])
 
 
 def _between(shares: np.ndarray, known: np.ndarray) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Recordings of mlx-lm's recurrent models: the model's own decays, and nothing else changes."""
 
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 from functools import partial
 from importlib import import_module
 
@@ -14,9 +13,10 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
 import mlx_gateloop as gl
+from mlx_gateloop.ops import Transition
 from mlx_gateloop.watch import recordings
-from mlx_gateloop.watch.hooks import report_of
-from mlx_gateloop.watch.layer import rate_and_phase
+from mlx_gateloop.watch.hooks import Report, report_of, rnn_scan
+from mlx_gateloop.watch.layer import columns_of
 
 PROMPT, ANSWER = [5, 6, 7, 8, 9, 3, 1, 2, 4], 5
 KINDS = {
@@ -86,11 +86,10 @@ def check(trace, layer, calls):
 ])  # fmt: skip
 def test_left_padding_neither_decays_nor_writes(made):
     model = made()
-    padded = ArraysCache(size=2, left_padding=[3])  # our layers use one
-    cache = [
-        deepcopy(padded) if isinstance(entry, ArraysCache) else entry
-        for entry in model.make_cache()
-    ]
+    cache = model.make_cache()
+    for entry in cache:
+        if isinstance(entry, ArraysCache):
+            entry.left_padding = mx.array([3])
     with gl.watch.recording(model) as recorder:
         model(mx.array([PROMPT]), cache)
     trace = recorder.trace
@@ -149,11 +148,11 @@ def test_the_recording_of_our_model_is_its_transitions(options):
 
 @pytest.mark.parametrize("extreme", [-200.0, -20.0, 20.0, 60.0])
 def test_extreme_gates_are_exact(extreme):
-    gamma = np.full((1, 1), extreme, np.float32)
-    rate, phase = rate_and_phase("sigmoid", gamma, gamma)
-    assert rate == pytest.approx(np.logaddexp(0.0, -extreme), rel=1e-5)
-    assert np.exp(1j * phase) == pytest.approx(np.exp(1j * extreme), abs=1e-5)
-    assert np.isinf(rate_and_phase("cartesian", 0 * gamma, 0 * gamma)[0]).all()
+    gamma = mx.full((1, 1, 1), extreme)
+    columns = columns_of(Report("", Transition.sigmoid(gamma, gamma), {}), 0)
+    assert columns.rate == pytest.approx(np.logaddexp(0.0, -extreme), rel=1e-5)
+    assert np.exp(1j * columns.phase) == pytest.approx(np.exp(1j * extreme), abs=1e-5)
+    assert np.isinf(columns_of(rnn_scan({"a": 0 * gamma}, {}, None), 0).rate).all()
 
 
 def test_two_models_of_a_type_are_recorded_at_once():
