@@ -1,14 +1,12 @@
 """The Memory lab's scripts: their answers and shares are those of the models."""
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
-import pytest
 from helpers.embedded import MODELS
+from helpers.node import needs_node, node
 
 import mlx_gateloop as gl
 from mlx_gateloop.data.memory_horizon import answers
@@ -16,20 +14,17 @@ from mlx_gateloop.io.models import load_model
 from mlx_gateloop.watch import lab
 
 FOLDER = MODELS / "lab"
-NODE = shutil.which("node")
 SCRIPT = Path(__file__).parent / "shared" / "solve.mjs"
 
 
-@pytest.mark.skipif(NODE is None, reason="there is no node on this machine")
+@needs_node
 def test_answers_and_shares_are_those_of_the_models():
     chance = np.random.default_rng(0)
     cells = [[5], [0], [5] * 64, [5, *[4] * 15] * 4]
     cells += [chance.integers(0, 6, length).tolist() for length in (8, 64)]
-    asked = json.dumps({"lab": lab.lab_data(FOLDER), "cells": cells})
-    done = subprocess.run([NODE, SCRIPT], input=asked, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    found = node(SCRIPT, given=json.dumps({"lab": lab.lab_data(FOLDER), "cells": cells}))
     models = [load_model(FOLDER / name) for name in lab.NAMES]
-    for each, solved in zip(cells, json.loads(done.stdout), strict=True):
+    for each, solved in zip(cells, json.loads(found), strict=True):
         right, _ = answers(np.array([each]), lab.RESET, lab.MODULUS, "running_sum")
         assert solved["right"] == right[0].tolist()
         for number, model in enumerate(models):

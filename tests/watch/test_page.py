@@ -3,8 +3,6 @@
 import base64
 import json
 import re
-import shutil
-import subprocess
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from helpers.browser import CHROMIUM, chromium
 from helpers.errors import refusal
 from helpers.models import VARIANTS, chat_tokenizer, never_end, save_tiny_model, tiny_model
+from helpers.node import needs_node, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.utils import dequantize_model
@@ -27,22 +26,17 @@ from mlx_gateloop.tokenizer import train_tokenizer
 from mlx_gateloop.watch import page
 
 RUNNER = Path(__file__).parent / "shared" / "continue.mjs"
-NODE = shutil.which("node")
 RUNS = [
     name
     for name, options in VARIANTS.items()
     if not {*options} & {*PACKAGE_ONLY, "transition"} or name == "fixed"
 ]
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\u202e \U0001f600 caf\u00e9"
-pytestmark = pytest.mark.skipif(NODE is None, reason="there is no node on this machine")
+pytestmark = needs_node
 
 
 def written(file, asked):
-    done = subprocess.run(
-        [NODE, RUNNER, file], input=json.dumps(asked), capture_output=True, text=True, timeout=1800
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(node(RUNNER, file, given=json.dumps(asked)))
 
 
 def save_page(model, folder):

@@ -33,12 +33,6 @@ def test_sums_are_exact_between_groups(tokens):
         assert even == pytest.approx(levels.read(0, tokens)[start:stop], rel=1e-6)
 
 
-def test_the_order_of_appending_changes_nothing():
-    values = np.random.default_rng(0).exponential(size=(3000, 2)).astype(np.float32)
-    one, many = filled(values, iter([3000])), filled(values, iter(lambda: 1, None))
-    assert np.array_equal(one.read(0, 3000), many.read(0, 3000))
-
-
 def test_angles_are_wrapped_and_resets_stay():
     values = np.random.default_rng(0).uniform(-np.pi, np.pi, (2000, 2)).astype(np.float32)
     rows, groups = filled(values, iter([2000]), wrap=wrapped).stored(0, 2000)
@@ -48,18 +42,6 @@ def test_angles_are_wrapped_and_resets_stay():
     assert (np.abs(rows) <= np.float32(np.pi)).all()
     values[10] = np.inf  # |a| = 0
     assert np.isinf(filled(values, iter([2000])).read(0, 2000)[10]).all()
-
-
-def test_memory_never_grows_however_long_the_text():
-    levels, zeros = Pyramid(1, (16, 8, 8, 16)), np.zeros((10_000, 1), np.float32)
-    assert levels.nbytes == 0
-    levels.append(zeros)
-    before = levels.nbytes
-    assert before == 48 * 12
-    for _ in range(20):
-        levels.append(zeros)
-    assert levels.nbytes == before
-    assert levels.stored(0, 200_000)[1].sum() == 200_000
 
 
 def test_a_window_keeps_the_last_tokens():

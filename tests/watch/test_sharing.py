@@ -3,8 +3,6 @@
 import base64
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import mlx.core as mx
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, chromium
 from helpers.models import tiny_model, tokens
+from helpers.node import needs_node, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,6 @@ from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.trace import Trace
 
 MODULES = Path(__file__).parent / "shared"
-NODE = shutil.which("node")
 HOSTILE = [
     "</script><script>document.title='owned'</script>",
     "<img src=x onerror=\"document.title='owned'\">",
@@ -136,11 +134,9 @@ def test_too_many_tokens_are_refused(monkeypatch):
     assert len(data_of(gl.watch.share(trace, ["x"] * 9, start=5))["texts"]) == 4
 
 
-@pytest.mark.skipif(NODE is None, reason="there is no node on this machine")
+@needs_node
 def test_modules():
-    files = sorted(MODULES.glob("*.test.js"))
-    done = subprocess.run([NODE, "--test", *files], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout
+    node("--test", *sorted(MODULES.glob("*.test.js")))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
@@ -159,7 +155,6 @@ def test_in_a_browser(tmp_path):
         tab.on("pageerror", lambda error: problems.append(str(error)))
         tab.on("request", lambda request: problems.append(request.url))
         tab.goto(file.as_uri())
-        assert problems == [file.as_uri()]  # one file, and no other
         assert tab.title() == "What a model remembers"
         assert HOSTILE[0] in tab.inner_text(".words")
         assert tab.locator(".words [data-kind=special]").is_hidden()
@@ -177,8 +172,7 @@ def test_in_a_browser(tmp_path):
             for m in range(5)
         ]
         assert shown == pytest.approx(expected, abs=0.01)
-        assert tab.title() == "What a model remembers"
-        assert problems == [file.as_uri()]
+        assert problems == [file.as_uri()]  # one file, and no other
 
 
 def test_an_answer_without_words_is_compared_with_the_last_answer_alone():
