@@ -13,26 +13,11 @@ from helpers import nursery
 EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 
 
-class Commands(nursery.Nursery):
-    """The test's end of it: one command at a time."""
-
-    def __init__(self):
-        super().__init__(__file__)
-
-    def run(self, argv, said, watched, **moment):
-        """Run a `gateloop` command; returns its exit code, negative for a signal.
-
-        Its output goes to the file `said`; operations on files are counted below `watched`. It is
-        killed at the moment of an operation, `stop_at` from 1, in the middle of a file of arrays,
-        `stop_in` from 1, or after some seconds, `kill_after`.
-        """
-        words = list(map(str, argv))
-        code: int = self.ask(argv=words, said=str(said), watched=str(watched), **moment)
-        return code
-
-
 class Stops:
-    """Counts of the operations on files below a directory; at one of them the process dies."""
+    """Counts of the operations on files below a directory; the process dies at one of them.
+
+    That is operation `stop_at`, from 1, or the middle of a file of arrays, `stop_in` from 1.
+    """
 
     def __init__(self, watched, stop_at=0, stop_in=0):
         self._watched, self._stop_at, self._stop_in = watched, stop_at, stop_in
@@ -81,6 +66,10 @@ def child(argv, said, stops):
 
 
 def answer(job):
+    """Run a `gateloop` command `argv`, whose output goes to the file `said`; return its exit code.
+
+    Operations on files are counted below `watched`; it is killed there, or after some seconds.
+    """
     argv, said, watched = (job.pop(name) for name in ("argv", "said", "watched"))
     kill_after = job.pop("kill_after", 1e9)
     pid = nursery.fork(partial(child, argv, said, Stops(watched, **job)))

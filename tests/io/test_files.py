@@ -2,6 +2,7 @@
 
 import fcntl
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,11 +45,8 @@ def test_two_writers_do_not_mix(tmp_path):
             partial.write_text(text)
             barrier.wait(timeout=600)
 
-    threads = [threading.Thread(target=write, args=(text * 1000,)) for text in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, ("a" * 1000, "b" * 1000)))
     assert path.read_text() in ("a" * 1000, "b" * 1000)
     assert list(tmp_path.iterdir()) == [path]
 
