@@ -21,7 +21,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "folder of saved conversations (default: ~/.gateloop/conversations; none with --auth)"
     add("--conversations", type=Path, metavar="DIR", help=text)
     add("--allow-hub", action="store_true", help="also load models from the Hugging Face hub")
-    add("--host", default="127.0.0.1", metavar="H", help="the address to listen on")
+    text = "the address to listen on"
+    add("--host", default="127.0.0.1", type=lambda h: h.strip("[]"), metavar="H", help=text)
     text = "the port to listen on (default: the first free one from 7860)"
     add("--port", type=_port, metavar="P", help=text)
     add("--share", action="store_true", help="create a public link through Gradio's tunnel")

@@ -12,7 +12,6 @@ from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.sharing import HIGH, LOW
 
 from .generation.engine import Engine
-from .generation.run import Run
 from .generation.worker_pool import WorkerPool
 from .server import request_values
 
@@ -60,26 +59,21 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
                 record,
             )
             await run.ended()
-            return await _answer(run, pool)
+            answer: dict[str, Any] = {
+                "text": run.text,
+                "tokens": run.stats.tokens,
+                "prompt_tokens": run.stats.prompt_tokens,
+                "tokens_per_second": round(run.stats.decode_tokens_per_second, 1),
+            }
+            if run.trace is not None:
+                answer["transitions"] = sent = await pool(_transitions, run.trace)
+                if sent is None:
+                    raise InputError("transitions: too many requests; try again in a moment")
+            return answer
         except InputError as error:  # plain text: programs read it
             raise gr.Error(str(error), print_exception=False) from None
 
     api(generate, api_name="generate", concurrency_limit=None)
-
-
-async def _answer(run: Run, pool: WorkerPool) -> dict[str, Any]:
-    stats = run.stats
-    answer: dict[str, Any] = {
-        "text": run.text,
-        "tokens": stats.tokens,
-        "prompt_tokens": stats.prompt_tokens,
-        "tokens_per_second": round(stats.decode_tokens_per_second, 1),
-    }
-    if run.trace is not None:
-        answer["transitions"] = await pool(_transitions, run.trace)
-        if answer["transitions"] is None:
-            raise InputError("transitions: too many requests; try again in a moment")
-    return answer
 
 
 def _transitions(trace: Trace) -> dict[str, Any]:

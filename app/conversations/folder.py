@@ -12,13 +12,13 @@ from mlx_gateloop.io.files import locked, sweep
 from ..generation.models import Models
 from ..generation.prefix_cache import PrefixCache
 from . import file
+from .file import Messages
 
 NAME = re.compile(r"[^\W_][\w .-]{0,59}")
 OTHER = re.compile(r"[^\w.-]+")
 SUFFIX = ".safetensors"
 DELETED = "deleted"  # folder of the last conversations that were deleted
 KEPT_DELETED = 20
-Messages = list[dict[str, str]]
 
 
 class ConversationFolder:
@@ -63,14 +63,15 @@ class ConversationFolder:
             path = self._path(name)
             if not version or _version(path) != version:
                 path = self._free(path)
-            bytes_left = self._bytes_left(path)
-            file.save(
-                path, session, model, messages, self._models, self._cache, bytes_left, branches
-            )
+            others = [size for other, size in self._files() if other != path]
+            if len(others) >= self._max_files:
+                saved = f"{self._max_files} conversations are saved"
+                raise InputError(f"not saved: {saved}; delete some of them")
+            left = min(max(0, self._max_bytes - sum(others)), file.MAX_BYTES)
+            file.save(path, session, model, messages, self._models, self._cache, left, branches)
             return path.stem, _version(path)
 
     def rename(self, name: str, new: str) -> None:
-        """Give a conversation another name."""
         source, target = self._known(name), self._path(new)
         with self._locked():
             if name != new and os.path.lexists(target):
@@ -118,15 +119,6 @@ class ConversationFolder:
         except OSError as error:
             message = f"{self.folder.name}: cannot be written: {error.strerror}"
             raise InputError(message) from error
-
-    def _bytes_left(self, path: Path) -> int:
-        """Return the number of bytes left for a conversation, which may replace its file."""
-        others = [size for other, size in self._files() if other != path]
-        if len(others) >= self._max_files:
-            raise InputError(
-                f"not saved: {self._max_files} conversations are saved; delete some of them"
-            )
-        return min(max(0, self._max_bytes - sum(others)), file.MAX_BYTES)
 
     def _files(self) -> list[tuple[Path, int]]:
         """Return the files with their sizes, newest first; skip links to other folders."""

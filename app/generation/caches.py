@@ -78,9 +78,8 @@ class Caches:
         None for other kinds of caches, unused caches, and a full rotating cache, which has
         overwritten its first tokens.
         """
-        if self._others or not all(leaf.keys is not None for leaf in self._growing):
-            return None
-        if not all(leaf.is_trimmable() for leaf in self._growing):
+        whole = all(leaf.keys is not None and leaf.is_trimmable() for leaf in self._growing)
+        if self._others or not whole:
             return None
         for index, leaf in enumerate(self._growing):
             for number, array in ((2 * index, leaf.keys), (2 * index + 1, leaf.values)):

@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_left
+from functools import cache, partial
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class ChatTokenizer:
         # Templates write the first token; a text to continue gets it here, as in mlx-lm.
         self._start = start_ids(tokenizer)
         self._answers: dict[str, TextStream] = {}
-        self._texts: dict[int, str] = {}
+        self._text = cache(lambda id: tokenizer.decode([id])[:MAX_TOKEN_CHARACTERS])
 
     def get_vocab(self) -> dict[str, int]:
         """Return all tokens, whose hash is in state files."""
@@ -85,10 +86,8 @@ class ChatTokenizer:
 
     def _render(self, messages: list[Message], mark: str) -> str:
         # The mark inside a typed special token hides it from the template, too.
-        marked = [
-            {"role": role, "content": self._special.sub(lambda m: _broken(m[0], mark), text)}
-            for role, text in messages
-        ]
+        broken = partial(self._special.sub, lambda m: f"{m[0][:-1]}{mark}{m[0][-1]}")
+        marked = [{"role": role, "content": broken(text)} for role, text in messages]
         try:
             written: str = self._tokenizer.apply_chat_template(
                 marked, add_generation_prompt=True, tokenize=False
@@ -148,11 +147,6 @@ class ChatTokenizer:
         stream = self._answers.pop(answer, None)  # missing if the answer has no token
         return "" if stream is None else stream.end()
 
-    def _text(self, token: int) -> str:
-        if token not in self._texts:
-            self._texts[token] = self._tokenizer.decode([token])[:MAX_TOKEN_CHARACTERS]
-        return self._texts[token]
-
     def _ids(self, text: str, as_text: bool) -> list[int]:
         try:
             ids: list[int] = self._tokenizer.encode(
@@ -185,11 +179,6 @@ def _unused(text: str) -> str:
     """Return a character that is not in the text; the range is longer than any text."""
     used = set(text)
     return next(mark for mark in map(chr, range(0xE000, 0x110000)) if mark not in used)
-
-
-def _broken(special: str, mark: str) -> str:
-    at = min(1, len(special) - 1)
-    return special[:at] + mark + special[at:]
 
 
 def _between(edge: str, text: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.watch import Counterfactual, Edit
@@ -16,7 +17,6 @@ from .prefix_cache import PrefixState
 from .reader import Reader
 from .run import Run, Steps
 from .words import UNITS, Word, tokens_of, units_of
-from .worker import Queue
 
 MAX_COUNTERFACTUALS = 8  # per run
 
@@ -33,9 +33,9 @@ class CounterfactualRequest(Request):
     left_out: tuple[int, ...] = field(kw_only=True, default=())
     edits: tuple[Edit, ...] = field(kw_only=True, default=())
 
-    def steps(self, run: Run, loaded: LoadedModel, queue: Queue) -> Steps[None]:
+    def steps(self, run: Run, loaded: LoadedModel, *shared: Any) -> Steps[None]:
         """Generate; add an answer without tokens to the original run's `counterfactuals`."""
-        yield from _CounterfactualDecoder(run, loaded, self, queue).steps()
+        yield from _CounterfactualDecoder(run, loaded, self, *shared).steps()
         if self.left_out and not run.stopped:
             answer = run.pieces[run.answer_begin :]
             texts = ["" if piece.special else piece.text for piece in answer]

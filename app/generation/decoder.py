@@ -4,6 +4,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -14,15 +15,13 @@ from mlx_gateloop.model.cache import MAX_GUESS
 from mlx_gateloop.model.lookup import Ngrams
 from mlx_gateloop.tokenizer import CONTEXT
 
-from .batch import Step, read_together
 from .models import LoadedModel
-from .prefix_cache import START, Message, PrefixState
-from .reader import Reader
-from .run import MessageSpan, Run, Steps, Token
+from .prefix_cache import START, Message, PrefixCache, PrefixState
+from .reader import Reader, Step, read_together
+from .run import Limits, MessageSpan, Run, Steps, Token
 from .sampler import Ranked, Sample, Sampler, ranked
 from .state_files import StateFile
 from .words import message_span, token_begins
-from .worker import Queue
 
 NOT_TRIMMABLE = "state not cached (attention cache cannot be trimmed): the next turn reads more"
 TOO_LARGE = "state not cached (too large): the next turn reads more"
@@ -48,17 +47,24 @@ class Request:
     lookup: bool = False  # earlier text proposes tokens, see `model.lookup`
     state: StateFile | None = None  # the text or the conversation begins from it
 
-    def steps(self, run: Run, loaded: LoadedModel, queue: Queue) -> Steps[None]:
+    def steps(self, run: Run, loaded: LoadedModel, *shared: Any) -> Steps[None]:
         """Generate; see `Decoder.steps`."""
-        return Decoder(run, loaded, self, queue).steps()
+        return Decoder(run, loaded, self, *shared).steps()
 
 
 class Decoder:
     """Generates for a run: a step reads a chunk of the prompt or samples a token."""
 
-    def __init__(self, run: Run, loaded: LoadedModel, request: Request, queue: Queue) -> None:
+    def __init__(
+        self,
+        run: Run,
+        loaded: LoadedModel,
+        request: Request,
+        prefix_cache: PrefixCache,
+        limits: Limits,
+    ) -> None:
         self.run, self.loaded, self.request = run, loaded, request
-        self.prefix_cache, self.limits = queue.prefix_cache, queue.limits
+        self.prefix_cache, self.limits = prefix_cache, limits
         messages: tuple[Message, ...] = () if isinstance(request.prompt, str) else request.prompt
         is_given = bool(messages) and messages[-1][0] == "assistant"
         self.messages = messages[:-1] if is_given else messages  # before the answer
@@ -99,7 +105,9 @@ class Decoder:
             sample = yield from self._look_up(following)
         else:
             mx.eval(self.reader.caches.arrays)  # include the last token of the answer
-            yield from self._set_following(sample)
+            ids, chances = sample.candidates()
+            texts = yield from self.loaded.tokenizer.call("texts", ids)
+            self.run.following = tuple(zip(texts, chances, strict=True))
         yield from self._finish()
 
     def _begin(self) -> Steps[tuple[list[int], Reader]]:
@@ -268,11 +276,6 @@ class Decoder:
             self.run.stats.guessed += count - 1
             yield
         return sample
-
-    def _set_following(self, sample: Sample) -> Steps[None]:
-        ids, chances = sample.candidates()
-        texts = yield from self.loaded.tokenizer.call("texts", ids)
-        self.run.following = tuple(zip(texts, chances, strict=True))
 
     def _measure(self) -> None:
         now, stats = time.perf_counter(), self.run.stats

@@ -37,7 +37,6 @@ def reject_code(name: str, path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Compute the SHA-256 of a file."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while block := file.read(2**20):

@@ -47,7 +47,7 @@ class LoadedModel:
     layout: Layout  # the layout of its caches
     tokenizer: InProcess | Isolated  # isolated unless the model is trusted
     fingerprint: str  # SHA-256 of the files that determine its output
-    waiting: list[Any] = field(default_factory=list)  # steps of runs, see `batch`
+    waiting: list[Any] = field(default_factory=list)  # steps of runs, see `reader`
     hashes: dict[str, str] = field(default_factory=dict)  # see `state_files`
 
     @property
@@ -172,13 +172,13 @@ class Models:
 
     def fetch(self, name: str) -> Path:
         """Download a model from the hub if it is not local; return its directory."""
-        self.check(name)
-        return self._local(name) or _snapshot(name, is_local=False)
+        return self._path(name, download=True)[0]
 
     def check(self, name: str) -> None:
         """Raise InputError unless a model of this name may exist; reads no weights."""
         if self._local(name) is None and not self._is_hub_id(name):
-            raise self._unknown(name)
+            known = ", ".join(self.names()) or "(the models folders are empty)"
+            raise InputError(f"model: there is no {str(name)[:100]!r}; choose one of: {known}")
 
     def _checked(self, name: str) -> tuple[Path, dict[str, str]]:
         path, roots = self._path(name)
@@ -193,13 +193,12 @@ class Models:
             verify_checksums(name, path, digests)
         return path, digests
 
-    def _path(self, name: str) -> tuple[Path, list[Path]]:
+    def _path(self, name: str, download: bool = False) -> tuple[Path, list[Path]]:
         """Return the model's directory, and the folders that may contain its files."""
+        self.check(name)
         if (path := self._local(name)) is not None:
             return path, self.roots
-        if not self._is_hub_id(name):
-            raise self._unknown(name)
-        path = _snapshot(name, is_local=True)
+        path = _snapshot(name, is_local=not download)
         return path, [path.parents[1]]  # a snapshot links to files in a sibling folder
 
     def _is_hub_id(self, name: str) -> bool:
@@ -219,10 +218,6 @@ class Models:
             for path in [root, *sorted(root.iterdir())]:
                 if _is_model(path, self.roots):
                     yield path.name, path
-
-    def _unknown(self, name: str) -> InputError:
-        known = ", ".join(self.names()) or "(the models folders are empty)"
-        return InputError(f"model: there is no {str(name)[:100]!r}; choose one of: {known}")
 
 
 def _is_model(path: Path, roots: Sequence[Path]) -> bool:

@@ -18,7 +18,6 @@ from .engine import Engine
 from .models import LoadedModel
 from .run import Run, Steps
 from .words import UNITS, Word, tokens_of, units_of
-from .worker import Queue
 
 MAX_READ = 40_000  # tokens to read for one word; 5 s with the demo model on a busy core
 MAX_SECONDS = 60  # for one word
@@ -32,7 +31,7 @@ class Probe:
     result: Any = None
     seconds: float = 0.0
 
-    def steps(self, run: Run, loaded: LoadedModel, queue: Queue) -> Steps[None]:
+    def steps(self, run: Run, loaded: LoadedModel, *_: object) -> Steps[None]:
         """Compute the result; yield after each forward pass."""
         start = time.monotonic()
         for result in self.compute(loaded):

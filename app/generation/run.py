@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, shortened
 from mlx_gateloop.generate import Sampling
 from mlx_gateloop.watch import Counterfactual, Trace
 from mlx_gateloop.watch.storage import total_bytes
@@ -19,7 +19,6 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]  # other runs advance at each yield
 FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+")  # the folders in an absolute path
 POLL_SECONDS = 0.005
-MAX_CHARACTERS = 300  # in an error
 
 
 @dataclass(frozen=True)
@@ -155,9 +154,7 @@ class Run:
 
 def public_line(message: str) -> str:
     """Make a short line for users, without folders of this machine."""
-    line = " ".join(message[:10_000].split())
-    line = FOLDERS.sub("", line)
-    return line if len(line) <= MAX_CHARACTERS else f"{line[: MAX_CHARACTERS - 3]}..."
+    return shortened(FOLDERS.sub("", message[:10_000]))
 
 
 class RecordedRuns:
@@ -183,8 +180,7 @@ class RecordedRuns:
         """Drop finished runs beyond the limits."""
         with self._lock:
             done = [run for run in self._runs.values() if run.done]
-            while len(done) > self._max_runs or (done and self._nbytes() > self._max_bytes):
+            while len(done) > self._max_runs or (
+                done and total_bytes(run.trace for run in self._runs.values()) > self._max_bytes
+            ):
                 del self._runs[done.pop(0).id]
-
-    def _nbytes(self) -> int:
-        return total_bytes(run.trace for run in self._runs.values())

@@ -20,7 +20,6 @@ class Ranked(NamedTuple):
     log_probabilities: mx.array
 
     def rows(self) -> "list[Ranked]":
-        """Split into rows."""
         parts = [mx.split(each, len(self.logs)) for each in self]
         return [Ranked(*row) for row in zip(*parts, strict=True)]
 

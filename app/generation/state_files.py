@@ -15,7 +15,6 @@ from .caches import to_numpy
 from .models import LoadedModel, Models
 from .prefix_cache import PrefixState
 from .run import Run, Steps
-from .worker import Queue
 
 MAX_BYTES = 180_000  # in a file that a page sends; a request has at most 256 kB
 
@@ -61,9 +60,8 @@ class StateCheck:
     file: StateFile
     tokens: int = field(default=0, init=False)
 
-    def steps(self, run: Run, loaded: LoadedModel, queue: Queue) -> Steps[None]:
-        """Read the file."""
-        _, self.tokens = yield from self.file.start(loaded)
+    def steps(self, run: Run, loaded: LoadedModel, *_: object) -> Steps[None]:
+        self.tokens = (yield from self.file.start(loaded))[1]
 
 
 def given_file(given: object, models: Models) -> StateFile | None:

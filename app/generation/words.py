@@ -85,7 +85,8 @@ class Words:
         if body and last and not blank and _join(last.text[-1], body[0]):
             self.words[-1] = replace(last, text=last.text + body, stop=stop)
         elif body:
-            sentence = 0 if last is None else last.sentence + _ends(last, blank)
+            ends = last and blank and ("\n" in blank or last.text[-1] in SENTENCE_ENDS)
+            sentence = last.sentence + bool(ends) if last else 0
             self.words.append(Word(self._number, begin, body, first, stop, sentence))
         self._blank = text[len(text.rstrip()) :] if body else self._blank + text
         self._characters += len(text)
@@ -122,19 +123,14 @@ def units(text: str) -> int:
 
 def _join(before: str, after: str) -> bool:
     """Return True if two adjacent characters belong to one word."""
-    if unicodedata.category(after).startswith("M"):  # a combining mark
+    if _is_mark(after):
         return True
     wide = any(unicodedata.east_asian_width(character) in "WF" for character in (before, after))
     return not wide and all(c.isalnum() or c == "_" or _is_mark(c) for c in (before, after))
 
 
 def _is_mark(character: str) -> bool:
-    return unicodedata.category(character).startswith("M")
-
-
-def _ends(last: Word, blank: str) -> bool:
-    """Return True if a sentence ends between a word and this whitespace after it."""
-    return "\n" in blank or (bool(blank) and last.text[-1] in SENTENCE_ENDS)
+    return unicodedata.category(character).startswith("M")  # combining
 
 
 UNITS: dict[str, Callable[[Word], object]] = {

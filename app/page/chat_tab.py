@@ -7,8 +7,7 @@ import gradio as gr
 
 from . import scripts
 from .chat_words import chat_words
-from .controls import Controls, prompt_box
-from .events import QUICK, stream
+from .controls import QUICK, Controls, prompt_box, stream
 from .examples import CHAT_EXAMPLES
 from .handlers import Handlers, user_error
 from .sessions import History
@@ -21,7 +20,6 @@ from .status import status
 def chat_tab(
     page: gr.Blocks, handlers: Handlers, controls: Controls, side: SideList | None
 ) -> None:
-    """Make the tab."""
     history = gr.State([])
     kept = gr.Textbox(visible=False)  # the session token that the tab stores
     with gr.Row(equal_height=False):
@@ -55,8 +53,8 @@ def chat_tab(
     inputs = {"history": history, **who, **controls.values, "state": start}
     outputs = [history, chatbot, view, state]
     asked = {"text": box, **inputs}
-    picked = chatbot.example_select(_example, None, box, **QUICK)
-    offered = chatbot.option_select(_option, None, box, **QUICK)
+    picked = chatbot.example_select(_picked, None, box, **QUICK)
+    offered = chatbot.option_select(_picked, None, box, **QUICK)
     changed = [
         stream(send, handlers.chat, asked, [box, *outputs])
         for send in (box.submit, picked.then, offered.then)
@@ -89,12 +87,9 @@ def chat_tab(
         event.then(None, kept, js=f"(s) => {{ {scripts.call('tab_memory', 'keepSession', 's')} }}")
 
 
-def _example(event: gr.SelectData) -> str:
-    return str(event.value["text"])
-
-
-def _option(event: gr.SelectData) -> str:
-    return str(event.value)
+def _picked(event: gr.SelectData) -> str:
+    """Return the text of an example, or of an offered question."""
+    return str(event.value["text"] if isinstance(event.value, dict) else event.value)
 
 
 def _retry(history: History, event: gr.RetryData) -> History:

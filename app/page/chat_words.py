@@ -15,8 +15,7 @@ from ..generation.probes import Probe, ask_dependence
 from ..generation.run import Run
 from ..generation.words import SHOWN
 from . import scripts
-from .served import served
-from .updates import Updates, base64_of, strengths
+from .updates import Updates, base64_of, served, strengths
 
 WORDS = re.compile(r"\s*\w+|\s*\S|\s+")  # whitespace belongs to the next word
 

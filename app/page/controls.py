@@ -1,5 +1,6 @@
-"""Controls that all tabs share: the model, the settings, and a box for a prompt."""
+"""Controls that all tabs share, and options of their events."""
 
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +9,14 @@ from gradio.components import Component
 
 from ..generation.run import Limits
 from . import scripts
-from .events import PRIVATE, QUICK
 from .handlers import Handlers
-from .status import describe_model
+from .status import describe_model, error_status
+
+# Gradio's progress indicator may stay over a chat that was busy when the event ended.
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+# The engine has a queue; Gradio's own would hide its length.
+STREAM: dict[str, Any] = {"concurrency_limit": None, **PRIVATE}
+QUICK: dict[str, Any] = {"queue": False, **PRIVATE}
 
 
 @dataclass
@@ -46,7 +52,6 @@ def picker(handlers: Handlers) -> gr.Dropdown:
 
 
 def settings(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls:
-    """Make the settings."""
     system = gr.Textbox(label="System prompt", lines=2, elem_id="system")
     most = limits.max_tokens
     values: dict[str, Component] = {
@@ -109,3 +114,26 @@ def prompt_box(
 
     stop.click(stop_runs, controls.session, **QUICK)
     return box
+
+
+def stream(
+    event: Callable[..., Any],
+    handler: Callable[..., AsyncIterator[Any]],
+    inputs: Mapping[str, Component],
+    outputs: Sequence[Component],
+) -> Any:
+    """Stream what a handler yields to the outputs of a Gradio event.
+
+    The handler gets the inputs' values as keyword arguments; Gradio passes them by position. An
+    error also appears in the last output, the status line, because Gradio's notice disappears.
+    """
+
+    async def by_name(*values: Any) -> AsyncIterator[Any]:
+        try:
+            async for update in handler(**dict(zip(inputs, values, strict=True))):
+                yield update
+        except gr.Error as error:
+            yield *[gr.skip()] * (len(outputs) - 1), error_status(error.message)
+            raise
+
+    return event(by_name, list(inputs.values()), outputs, **STREAM)

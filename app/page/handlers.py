@@ -17,7 +17,7 @@ from ..generation.prefix_cache import as_messages
 from ..generation.run import Run
 from ..generation.state_files import given_file
 from ..server import request_values
-from .invented import offers
+from .examples import offers
 from .keeper import Keeper, with_system
 from .markdown import escape_history
 from .sessions import Chat, History, Sessions
@@ -230,7 +230,7 @@ class Handlers:
         try:
             await self.engine.fetch(model)
             info = self.engine.models.info(model)
-            await self.engine.prepare(model).ended()
+            await self.engine.enqueue(model, None).ended()
         except InputError as error:
             raise user_error(str(error)) from None
         return describe_model(info), self.engine.models.card(model)

@@ -59,15 +59,16 @@ class Keeper:
         chat.name = new
         return True
 
-    def export(self, session: str, kind: str) -> tuple[str, str]:
+    def export(self, session: str, kind: str) -> list[str]:
         """Write a session's messages as Markdown or JSON; return the file's name and content."""
         (messages, _), name = self.sessions.get(session), self.sessions.chat(session).name
         name = name or title(messages)
         if kind == "json":
-            return f"{name}.json", json.dumps({"messages": messages}, ensure_ascii=False, indent=1)
+            text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1)
+            return [f"{name}.json", text]
         who = {"user": "You", "assistant": "Answer", "system": "System prompt"}
         parts = [f"## {who[m['role']]}\n\n{m['content']}\n" for m in messages]
-        return f"{name}.md", "\n".join([f"# {name}\n", *parts])
+        return [f"{name}.md", "\n".join([f"# {name}\n", *parts])]
 
 
 def imported(file: object) -> History:

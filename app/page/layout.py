@@ -1,30 +1,31 @@
 """Layout of the page: tabs, controls and their events."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import gradio as gr
 
+from mlx_gateloop.watch.lab import accuracies, lab_data
+from mlx_gateloop.watch.sharing import PARTS
+
 from ..api import add_endpoint
-from ..server.blocks import Page
+from ..server.log import Page
 from . import scripts, tour
 from .chat_tab import chat_tab
-from .controls import Controls, keep_settings, picker, prompt_box, settings
-from .events import PRIVATE, stream
+from .controls import PRIVATE, Controls, keep_settings, picker, prompt_box, settings, stream
 from .examples import TEXT_EXAMPLES
 from .handlers import Handlers, new_session
-from .lab import memory_lab
 from .side_list import SideList
 from .state_picker import state_picker
 from .state_view import feed, state_view
 from .status import status
 
-DARK = f"() => {scripts.call('tab_memory', 'toggleDark')}"
 CHAT = "document.querySelector('#chat')"
+LAB = Path(__file__).parents[1] / "embedded_models" / "lab"
 TOGGLE = "() => document.querySelector('{} .toggle-button').click()"
 
 
 def build(handlers: Handlers) -> gr.Blocks:
-    """Build the page."""
     page = Page(
         title="GateLoop", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)
     )
@@ -39,16 +40,17 @@ def build(handlers: Handlers) -> gr.Blocks:
                 elem_id="title",
             )
             model = picker(handlers)
-            _button("Guided tour", "tour-button", f"() => {tour.OPEN}")
+            _button("Guided tour", "tour-button", f"() => {scripts.call('tour', 'open')}")
             _button("Settings", "settings-button", TOGGLE.format("#settings"))
-            _button("Light or dark", "dark", DARK)
+            _button("Light or dark", "dark", f"() => {scripts.call('tab_memory', 'toggleDark')}")
         side = None
         if folder is not None:
             with gr.Sidebar(label="Conversations", open=False, elem_id="conversations", width=270):
                 side = SideList(handlers, folder)
         with gr.Sidebar("Settings", open=False, position="right", elem_id="settings", width=300):
             controls = settings(handlers.engine.limits, session, model)
-        with gr.Tabs(selected=_first_tab(handlers), elem_id="tabs"):
+        chats = handlers.engine.models.info(handlers.first_model).chats
+        with gr.Tabs(selected="chat" if chats else "completion", elem_id="tabs"):
             with gr.Tab("Chat", id="chat"):
                 chat_tab(page, handlers, controls, side)
             with gr.Tab("Completion", id="completion"):
@@ -56,15 +58,16 @@ def build(handlers: Handlers) -> gr.Blocks:
             with gr.Tab("Side by side"):
                 _side_by_side(handlers, controls)
             with gr.Tab("Memory lab"):
-                memory_lab()
+                _memory_lab()
             with gr.Tab("How it works"):
                 gr.Markdown((scripts.STATIC / "about.md").read_text("utf-8"), elem_id="about")
         unescape = scripts.call("edit_box", "unescapeEditBoxes", CHAT)
         copies = scripts.call("copy_answer", "copyAnswers", CHAT)
         show_theme = scripts.call("tab_memory", "showTheme")
         show_tab = scripts.call("tab_memory", "showTab", "document.querySelector('#tabs')")
+        start_tour = scripts.call("tour", "startOnce")  # in a browser without an earlier visit
         tour.dialog()
-        scripted = f"() => {{ {unescape}; {copies}; {show_theme}; {show_tab}; {tour.START} }}"
+        scripted = f"() => {{ {unescape}; {copies}; {show_theme}; {show_tab}; {start_tour} }}"
         page.load(None, js=scripted, **PRIVATE)
         keep_settings(page, controls, text)
         add_endpoint(handlers.engine, handlers.first_model)
@@ -75,11 +78,6 @@ def _button(label: str, name: str, script: str) -> None:
     """Make a button with an icon of page.css; its name is for screen readers."""
     button = gr.Button(label, elem_id=name, size="sm", min_width=44, scale=0)
     button.click(None, js=script, **PRIVATE)
-
-
-def _first_tab(handlers: Handlers) -> str:
-    models, name = handlers.engine.models, handlers.first_model
-    return "chat" if not models.is_local(name) or models.info(name).chats else "completion"
 
 
 def _completion(handlers: Handlers, controls: Controls) -> gr.Textbox:
@@ -131,6 +129,18 @@ def _side_by_side(handlers: Handlers, controls: Controls) -> None:
     left, right = models
     inputs = {"session": controls.session, "left": left, "right": right, "as_chat": as_chat}
     stream(box.submit, handlers.compare, {"text": box, **inputs, **controls.values}, outputs)
+
+
+def _memory_lab() -> None:
+    """Make the tab of the Memory lab, whose scripts run both models."""
+    gr.HTML(
+        html_template=(PARTS / "lab.html").read_text("utf-8"),
+        css_template=(PARTS / "lab.css").read_text("utf-8"),
+        js_on_load=scripts.call("lab", "attach", "element", "props", folder=scripts.SHARED_URL),
+        elem_id="lab",
+        tested=accuracies(LAB),
+        **lab_data(LAB),
+    )
 
 
 def pair(names: Sequence[str]) -> tuple[str, str]:

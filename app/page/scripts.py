@@ -25,7 +25,6 @@ class _Revalidated(StaticFiles):
 
 
 def routes() -> list[Mount]:
-    """Return the routes of the modules."""
     folders = {URL: STATIC, SHARED_URL: PARTS}
     return [Mount(url, _Revalidated(directory=folder)) for url, folder in folders.items()]
 

@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlx_gateloop.watch import Trace, share
+from mlx_gateloop import watch
+from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.sharing import MAX_TOKENS, Kind
 
 from ..generation.run import MessageSpan, Run, Token
@@ -14,7 +15,7 @@ TITLE_CHARACTERS = 80
 NAME_CHARACTERS = 48  # in a file name
 
 
-def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[str, str] | None:
+def share(run: Run, trace: Trace, with_system: int) -> dict[str, str] | None:
     """Return a run's "page", its file "name" and a "message"; None before the first token."""
     tokens = min(trace.tokens, len(run.pieces))
     words = message_words(run.pieces[:tokens], run.message_spans)
@@ -22,18 +23,19 @@ def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[st
     if not shown:
         return None
     cut = len(shown) > MAX_TOKENS
-    page = share(
+    page = watch.share(
         trace.branch(tokens),
         [text for text, _ in words],
         [kind for _, kind in words],
         forgotten=[each for each in run.counterfactuals if max(each.left_out, default=0) < tokens],
         title=_title(run),
         start=shown[-MAX_TOKENS] if cut else 0,
-        with_system=with_system,
+        with_system=bool(with_system),
     )
     late = " without its beginning, which was not recorded" if run.earlier else ""
+    name = f"{file_name(run)}.html"
     part = f", the last {MAX_TOKENS:,} of {len(shown):,} tokens" if cut else ""
-    return {"page": page, "name": f"{name}.html", "message": f"Saved {name}.html{part}{late}."}
+    return {"page": page, "name": name, "message": f"Saved {name}{part}{late}."}
 
 
 def message_words(pieces: Sequence[Token], spans: Sequence[MessageSpan]) -> list[tuple[str, Kind]]:

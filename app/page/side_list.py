@@ -1,6 +1,5 @@
 """The list of conversations at the side: search, open, rename, delete, export, import."""
 
-import html
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,11 +10,12 @@ from mlx_gateloop.errors import InputError
 
 from ..conversations.folder import ConversationFolder
 from . import scripts
-from .events import PRIVATE, QUICK
+from .controls import PRIVATE, QUICK
 from .handlers import NO_VIEW, Handlers, new_session
 from .keeper import imported
 from .markdown import escape_history
 from .sessions import Chat, History
+from .status import note
 
 SAVE = f"(file) => {{ {scripts.call('share', 'save', '...file')} }}"
 PICK = f"(_, s) => {scripts.call('share', 'pickText')}.then((file) => [file, s])"
@@ -71,8 +71,8 @@ class SideList:
             self._restore, [self._deleted, session], [*shown, self._note], **QUICK
         )
         for kind, button in self._exports.items():
-            export = partial(self._export, kind=kind)
-            exported = button.click(export, session, [self._file, self._note], **QUICK)
+            export = partial(self._keeper.export, kind=kind)
+            exported = button.click(export, session, self._file, **QUICK)
             exported.then(None, self._file, js=SAVE, **PRIVATE)
         taken = self._import.click(
             self._take, [self._file, session], [*shown, self._note], js=PICK, **QUICK
@@ -128,9 +128,6 @@ class SideList:
     def _restore(self, name: str, session: str) -> tuple[Any, ...]:
         return self._shown(lambda: self._keeper.open(self._folder.restore(name)), session)
 
-    def _export(self, session: str, kind: str) -> tuple[Any, str]:
-        return list(self._keeper.export(session, kind)), ""
-
     def _take(self, file: object, session: str) -> tuple[Any, ...]:
         def take() -> Opened:
             messages = imported(file)
@@ -141,8 +138,3 @@ class SideList:
             return new, self._handlers.first_model, "", messages
 
         return self._shown(take, session)
-
-
-def note(line: str, name: str = "") -> str:
-    """Format a line for the side list."""
-    return f'<p role="status" class="{name}">{html.escape(line)}</p>'

@@ -1,6 +1,5 @@
 """State files of `gateloop read` and `tune`: a list, an upload by drag and drop, and a line."""
 
-import html
 from typing import Any
 
 import gradio as gr
@@ -10,8 +9,9 @@ from mlx_gateloop.errors import InputError
 from ..generation.run import public_line
 from ..generation.state_files import StateCheck, given_file
 from . import scripts
-from .events import PRIVATE, QUICK
+from .controls import PRIVATE, QUICK
 from .handlers import Handlers
+from .status import note
 
 DROP = (
     "<label tabindex='0'>Drop a .state file of gateloop read or tune here, or choose one"
@@ -36,16 +36,12 @@ def state_picker(handlers: Handlers, model: gr.Dropdown, tab: str, title: str) -
             work = StateCheck(file)
             await handlers.engine.enqueue(name, work).ended()
         except InputError as error:
-            return None, _line(public_line(str(error)))
+            return None, note(public_line(str(error)))
         kind = f"{work.tokens:,} tokens read" if work.tokens else "a tuned state"
-        return given, _line(f"{file.name}: {kind}")
+        return given, note(f"{file.name}: {kind}")
 
     for event, source in ((chosen.input, chosen), (dropped.change, dropped)):
         event(check, [source, model], [state, line], **QUICK)
     # in the browser: a server's answer could come after that to a file dropped meanwhile
     model.change(None, None, [state, chosen, line], js="() => [null, '', '']", **PRIVATE)
     return state
-
-
-def _line(text: str) -> str:
-    return f'<p role="status">{html.escape(text)}</p>'

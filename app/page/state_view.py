@@ -1,8 +1,7 @@
 """The live view of a run's state transitions: a gr.HTML and its server functions."""
 
 import base64
-import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,11 +18,9 @@ from ..generation.probes import Probe, ask_channels, ask_lens
 from ..generation.run import Run
 from ..generation.worker_pool import WorkerPool
 from . import scripts, tour
-from .served import served
-from .sharing import file_name, shared_page
-from .updates import Updates
+from .sharing import file_name, share
+from .updates import Updates, served
 
-LOG = logging.getLogger(__name__)
 MAX_ARRAYS = 64 * 2**20  # bytes of transitions in a file: the last tokens
 SLOW = WorkerPool(threads=1, max_jobs=16)
 
@@ -44,7 +41,7 @@ def state_view(engine: Engine, updates: Updates, elem_id: str, linked: str = "")
         asked = ask_channels(engine, run, layer, token) if kind else ask_lens(engine, run, token)
         return _result(*asked)
 
-    jobs = _row, _arrays, _share, probe
+    jobs = _row, _arrays, share, probe
     return gr.HTML(
         html_template=(scripts.STATIC / "state_view.html").read_text(encoding="utf-8"),
         css_template=(scripts.STATIC / "state_view.css").read_text(encoding="utf-8"),
@@ -93,13 +90,9 @@ def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, object] | 
         "best": np.round(best, 4).tolist(),
         "channel": channel.tolist(),
         "full": _finite(trace.remembered(layer, token)[1]),
-        "candidates": _chances(run.pieces[token].candidates),
-        "next": _chances(run.following if token == len(run.pieces) - 1 else ()),
+        "candidates": run.pieces[token].candidates,
+        "next": run.following if token == len(run.pieces) - 1 else (),
     }
-
-
-def _chances(candidates: Sequence[tuple[str, float]]) -> list[list[object]]:
-    return [[text, float(chance)] for text, chance in candidates]
 
 
 def _finite(values: npt.NDArray[np.float32]) -> list[float | None]:
@@ -107,22 +100,12 @@ def _finite(values: npt.NDArray[np.float32]) -> list[float | None]:
     return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]
 
 
-def _arrays(run: Run, trace: Trace) -> dict[str, str] | None:
+def _arrays(run: Run, trace: Trace) -> dict[str, str]:
     """Return a run's last transitions as a file, its "name" and "data" in base64."""
     tokens = trace.tokens
     start = max(tokens - MAX_ARRAYS // (8 * max(sum(trace.channels), 1)), 0)
-    try:
-        with TemporaryDirectory() as folder:
-            file = Path(folder) / "arrays.npz"
-            trace.save(file, [piece.text for piece in run.pieces[start:tokens]], start)
-            data = base64.b64encode(file.read_bytes()).decode()
-    except OSError as error:
-        LOG.warning("transitions cannot be written for download: %s", error)
-        return None
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "arrays.npz"
+        trace.save(file, [piece.text for piece in run.pieces[start:tokens]], start)
+        data = base64.b64encode(file.read_bytes()).decode()
     return {"name": f"{file_name(run)}.npz", "data": data}
-
-
-def _share(run: Run, trace: Trace, with_system: int) -> dict[str, str] | None:
-    if with_system not in (0, 1):
-        return None
-    return shared_page(run, trace, bool(with_system), file_name(run))

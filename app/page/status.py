@@ -16,6 +16,11 @@ def describe_model(info: ModelInfo) -> str:
     return f"{info.layers} layers of {info.channels} channels, {kind} transitions"
 
 
+def note(line: str, name: str = "") -> str:
+    """Format a line that screen readers announce; `name` is its class."""
+    return f'<p role="status" class="{name}">{html.escape(line)}</p>'
+
+
 def error_status(message: str) -> str:
     """Format an error message, which is HTML already."""
     return f'<div class="stats"><p>{message}</p></div>'

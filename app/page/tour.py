@@ -10,12 +10,8 @@ import gradio as gr
 
 from . import scripts
 
-START = scripts.call("tour", "startOnce")  # in a browser without an earlier visit
-OPEN = scripts.call("tour", "open")
-
 
 def dialog() -> gr.HTML:
-    """Make the closed dialog."""
     return gr.HTML(
         html_template=(scripts.STATIC / "tour.html").read_text(encoding="utf-8"),
         css_template=(scripts.STATIC / "tour.css").read_text(encoding="utf-8"),

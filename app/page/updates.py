@@ -1,10 +1,11 @@
-"""Updates of a run for a page: columns of a layer, texts, words and their strengths."""
+"""Updates of a run for a page, and answers to the page's questions about a run."""
 
 import asyncio
 import base64
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from inspect import isawaitable, signature
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.recordings import NOT_FOUND
 
@@ -40,7 +42,7 @@ class Updates:
         self.runs = runs
         self.pool = WorkerPool(threads=1, max_jobs=64)  # one thread: `Words` is not thread-safe
         self._words: WeakKeyDictionary[Run, Words] = WeakKeyDictionary()
-        self._layers: WeakKeyDictionary[Run, int] = WeakKeyDictionary()
+        self.layers: WeakKeyDictionary[Run, int] = WeakKeyDictionary()  # of the last requests
 
     def words(self, run: Run) -> list[Word]:
         """Find the words of a chat's run; its later updates contain them."""
@@ -52,13 +54,8 @@ class Updates:
         """Answer a request for a layer since a column, and for texts since a token."""
         if not 0 <= layer < trace.layers:
             return None
-        self._layers[run] = layer
+        self.layers[run] = layer
         return self.since(run, trace, layer, start, known)
-
-    def latest(self, run: Run, trace: Trace, sent: int) -> dict[str, Any]:
-        """Return the update since a token, for the layer of the last request."""
-        layer = self._layers.get(run, 0)
-        return self.since(run, trace, layer if layer < trace.layers else 0, sent, sent)
 
     def since(self, run: Run, trace: Trace, layer: int, start: int, known: int) -> dict[str, Any]:
         """Return the update after `start` columns of a layer and `known` tokens."""
@@ -132,7 +129,8 @@ class Feed:
             # the text of the last one may change
             self._sent = max(int(self._common_prefix.get("common", 0)) - 1, 0)
         assert run.trace is not None
-        latest = self._updates.latest(run, run.trace, self._sent)
+        layer = self._updates.layers.get(run, 0)
+        latest = self._updates.since(run, run.trace, layer, self._sent, self._sent)
         self._sent = latest["tokens"]
         return json.dumps(latest, ensure_ascii=False, separators=(",", ":"))
 
@@ -242,3 +240,32 @@ def _bits(indices: npt.NDArray[np.int64], count: int) -> str:
 
 def base64_of(values: npt.NDArray[Any]) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
+
+
+def served(
+    runs: RecordedRuns, pool: WorkerPool, job: Callable[..., Any]
+) -> Callable[[object], Awaitable[Any]]:
+    """Make a function that answers a page's request, a run's id and integers, in the pool.
+
+    `job` gets the run, its trace and the integers, and may return an awaitable. Any other request
+    is answered by None, and an error by its line.
+    """
+    parameters = signature(job)
+
+    async def answer(request: object) -> Any:
+        id, *numbers = request if isinstance(request, list) and request else [None]
+        run = runs.get(id) if isinstance(id, str) else None
+        if run is None or run.trace is None or any(type(n) is not int for n in numbers):
+            return None
+        try:
+            given = parameters.bind(run, run.trace, *numbers)
+        except TypeError:  # more or fewer integers
+            return None
+        try:
+            result = await pool(job, *given.args)
+            return await result if isawaitable(result) else result
+        except InputError as error:
+            return {"error": public_line(str(error))}
+
+    answer.__name__ = job.__name__.strip("_")
+    return answer

@@ -45,8 +45,8 @@ MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 
 def serve(arguments: Namespace) -> None:
     """Run the app with the arguments of `__main__` until an interrupt."""
-    host = arguments.host.strip("[]")
-    auth = security.credentials(arguments.auth, host, arguments.share, bool(arguments.allow_host))
+    host, share = arguments.host, arguments.share
+    auth = security.credentials(arguments.auth, host, share, bool(arguments.allow_host))
     if arguments.mcp and find_spec("mcp") is None:
         # not "gradio[mcp]", which needs an older pydantic
         raise InputError('--mcp: its package is missing; pip install "mcp>=1.21,<2"')
@@ -66,7 +66,7 @@ def serve(arguments: Namespace) -> None:
         page = build(Handlers(engine, first, kept))
         page.queue(max_size=engine.limits.queue, default_concurrency_limit=8, api_open=False)
         routes = OpenAI(engine, first, auth).routes()
-        app = _application(page, arguments, host, auth, routes)
+        app = _application(page, arguments, auth, routes)
         logging.getLogger().addHandler(log.handler())
         config = uvicorn.Config(
             app,
@@ -77,7 +77,7 @@ def serve(arguments: Namespace) -> None:
             log_level="warning",
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
-        _announce(page, arguments, host, listener.getsockname()[1])
+        _announce(page, arguments, listener.getsockname()[1])
         gc.freeze()  # otherwise each collection scans all modules and delays answers
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         uvicorn.Server(config).run(sockets=[listener])
@@ -87,11 +87,7 @@ def serve(arguments: Namespace) -> None:
 
 
 def _application(
-    page: gr.Blocks,
-    arguments: Namespace,
-    host: str,
-    auth: tuple[str, str] | None,
-    routes: list[BaseRoute],
+    page: gr.Blocks, arguments: Namespace, auth: tuple[str, str] | None, routes: list[BaseRoute]
 ) -> FastAPI:
     page.state_session_capacity = MAX_SESSIONS
     app = FastAPI(
@@ -100,7 +96,7 @@ def _application(
         middleware=[
             Middleware(
                 SecurityMiddleware,
-                hosts=security.allowed_hosts(host, arguments.share),
+                hosts=security.allowed_hosts(arguments.host, arguments.share),
                 proxies=arguments.allow_host,
                 root_path=arguments.root_path,
             ),
@@ -125,10 +121,11 @@ def _application(
     return app
 
 
-def _announce(page: gr.Blocks, arguments: Namespace, host: str, port: int) -> None:
+def _announce(page: gr.Blocks, arguments: Namespace, port: int) -> None:
     """Print the URL; open a tunnel and a browser on request."""
-    everywhere = host in ("0.0.0.0", "::")
-    url = f"http://{'localhost' if everywhere else security.in_address(host)}:{port}/"
+    host = arguments.host
+    name = "localhost" if host in ("0.0.0.0", "::") else security.in_address(host)
+    url = f"http://{name}:{port}/"
     if arguments.share:
         try:
             public = setup_tunnel(host, port, page.share_token, None, None)

@@ -1,7 +1,11 @@
-"""A log filter that writes each error once, so that clients cannot fill the log."""
+"""Errors in the log, each once, so that clients cannot fill the log."""
 
 import logging
+from typing import Any
 
+import gradio as gr
+
+LOG = logging.getLogger(__name__)
 MAX_ERRORS = 100  # different errors; each takes about 5 kB
 
 
@@ -29,3 +33,20 @@ def handler() -> logging.Handler:
     made = logging.StreamHandler()
     made.addFilter(FirstOfEach())
     return made
+
+
+class Page(gr.Blocks):
+    """A Gradio page without a heartbeat stream per tab; errors of events go to the log."""
+
+    def get_config_file(self) -> Any:
+        return {**super().get_config_file(), "connect_heartbeat": False}
+
+    async def process_api(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return await super().process_api(*arguments, **options)
+        except Exception as error:
+            answer = error if isinstance(error, gr.Error) else gr.Error(str(error))
+            if answer.print_exception:  # messages to the user are not errors of the app
+                LOG.exception("an event failed")
+            answer.print_exception = False
+            raise answer from None

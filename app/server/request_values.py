@@ -3,7 +3,7 @@
 import sys
 from typing import Any, TypeVar
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.generate import Sampling
 
 T = TypeVar("T", str, bool)
@@ -43,6 +43,4 @@ def _number(name: str, value: object) -> float:
 
 
 def _type_error(name: str, expected: str, value: object) -> InputError:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    return InputError(f"{name}: expected {expected}, got {shown}")
+    return InputError(f"{name}: expected {expected}, got {shown(value)}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_gateloop.app.page.invented import FIRST
+from mlx_gateloop.app.page.examples import FIRST
 
 import mlx_gateloop as gl
 from mlx_gateloop.io.tables import markdown_table

@@ -4,13 +4,16 @@ import gc
 import threading
 import time
 import weakref
+from unittest.mock import Mock
 
 import mlx.core as mx
 import pytest
 from helpers.errors import refusal
 from helpers.interpreter import python
 from helpers.models import save_tiny_model
+from mlx_gateloop.app.generation.chat_tokenizer import ChatTokenizer
 from mlx_gateloop.app.generation.models import Models
+from mlx_gateloop.app.generation.run import public_line
 
 import mlx_gateloop as gl
 from mlx_gateloop.generate import Sampling, stream
@@ -40,11 +43,10 @@ def test_greedy_text_is_that_of_generate(engine, finished, models_folder, prompt
 
 def test_pieces_say_what_was_read_and_how_likely_the_answer_was(engine, finished):
     run = finished(ask(engine))
-    read = sum(piece.kind == "prompt" for piece in run.pieces)
-    prompt, answer = run.pieces[:read], run.pieces[read:]
+    prompt, answer = run.pieces[: run.answer_begin], run.pieces[run.answer_begin :]
     expected = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
     assert "".join(piece.text for piece in prompt) == expected
-    assert all(piece.candidates == () for piece in prompt)
+    assert {(piece.kind, piece.candidates) for piece in prompt} == {("prompt", ())}
     _, tokenizer = gl.load(engine.models.roots[0] / "tiny")
     for piece in answer:
         chances = [chance for _, chance in piece.candidates]
@@ -137,15 +139,13 @@ def test_another_model_frees_the_old_one_unless_a_run_needs_it(engine, finished)
             return loaded
 
     engine.models = Watching(engine.models.roots, trusted=engine.models.trusted)
-    finished(engine.prepare("tiny"))
+    finished(engine.enqueue("tiny", None))
     finished(ask(engine))
     finished(ask(engine, model="fixed"))
     assert (names, alive) == (["tiny", "fixed"], [0, 0])
     for _ in range(2):  # side by side
-        first = ask(engine, ENDLESS, max_tokens=200, model="fixed")
-        second = ask(engine, ENDLESS, max_tokens=200)
-        finished(first)
-        finished(second)
+        both = [ask(engine, ENDLESS, max_tokens=200, model=name) for name in ("fixed", "tiny")]
+        assert all(map(finished, both))
     assert (names, alive) == (["tiny", "fixed", "tiny"], [0, 0, 1])
 
 
@@ -231,3 +231,98 @@ def test_a_stop_string_over_several_tokens_ends_the_answer_after_it(engine, fini
     stop = whole[7:11]
     run = finished(ask(engine, ENDLESS, max_tokens=40, stop=("never", stop)))
     assert (run.reason, run.text) == ("stop", whole[: whole.index(stop) + len(stop)])
+
+
+class PanicException(BaseException):  # as PyO3 makes it
+    pass
+
+
+def test_whatever_a_tokenizer_raises_the_engine_goes_on(engine, finished, until, monkeypatch):
+    methods = ("render", "message_spans", "pieces", "write", "end")
+    errors = [(method, PanicException) for method in methods]
+    errors += [("encode", error) for error in (PanicException, SystemExit, KeyboardInterrupt)]
+    for method, error in errors:
+        with monkeypatch.context() as patch:
+            patch.setattr(ChatTokenizer, method, Mock(side_effect=error("inside")))
+            until(run := ask(engine))
+            assert run.error, method
+        assert finished(ask(engine)).text
+
+
+def test_a_panic_of_a_template_is_told_in_one_line(engine, until, monkeypatch):
+    panic = Mock(side_effect=PanicException("called `Option::unwrap()`\non a `None` value"))
+    monkeypatch.setattr("mlx_lm.tokenizer_utils.TokenizerWrapper.apply_chat_template", panic)
+    until(run := ask(engine))
+    assert run.error.startswith("messages: the chat template rejects them: called `Option")
+
+
+def test_a_stuck_step_is_given_up_and_others_are_answered(engine, finished, until, monkeypatch):
+    stuck, free = threading.Event(), threading.Event()
+    load = Models.load
+
+    def block(self, name):
+        if name == "fixed" and not free.is_set():
+            stuck.set()
+            free.wait()
+        return load(self, name)
+
+    monkeypatch.setattr(Models, "load", block)
+    first = ask(engine, model="fixed")
+    stuck.wait()
+    waiting = ask(engine)
+    engine.check_worker(time.monotonic())  # it may take its time
+    assert not first.done
+    engine.check_worker(time.monotonic() + engine.limits.loading_seconds + 1)
+    until(first)
+    assert first.error.startswith("the answer took too long and was stopped")
+    assert finished(waiting).text
+    free.set()  # the old thread comes back, and ends without doing any harm
+    assert finished(ask(engine, model="fixed")).text
+    assert finished(ask(engine)).text == waiting.text
+
+
+def test_a_dead_thread_is_replaced(engine, finished, until, monkeypatch, caplog):
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.recorded, "evict", lambda: 1 / 0)
+        run = ask(engine)
+        until(run)
+    assert run.error == "internal error; see the server's log"
+    assert finished(ask(engine)).text  # the watchdog has noticed
+    assert "starting another one" in caplog.text
+
+
+def test_all_names_of_a_model_load_it_once(engine, finished, monkeypatch):
+    names, load = [], Models.load
+
+    def named(self, name):
+        names.append(name)
+        return load(self, name)
+
+    monkeypatch.setattr(Models, "load", named)
+    folder = engine.models.roots[0]
+    for name in ("tiny", "./tiny", "tiny/../tiny", str(folder / "tiny")):
+        finished(ask(engine, model=name))
+    assert names == ["tiny"]
+
+
+def test_visitors_get_one_short_line_without_folders():
+    secret = "a: cannot be read: '/home/me/.secret/x.json'\n"
+    assert public_line(secret) == "a: cannot be read: 'x.json'"
+    address = "either/or of https://example.org/a/b"
+    assert public_line(address) == address
+    assert public_line("x" * 50_000_000) == "x" * 197 + "..."
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "error"),
+    [
+        ("encode", [10**9], "model: its tokenizer uses id 1000000000"),
+        ("special_ids", (None, [], []), "prompt: empty"),
+    ],
+)
+def test_tokens_that_the_model_cannot_read_are_refused(
+    engine, until, monkeypatch, method, answer, error
+):
+    monkeypatch.setattr(ChatTokenizer, method, lambda *arguments: answer)
+    until(run := ask(engine, ""))
+    assert run.error.startswith(error)

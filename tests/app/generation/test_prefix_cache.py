@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_gateloop.app.generation.prefix_cache import PrefixCache, PrefixState
-from mlx_gateloop.app.page.sharing import shared_page
+from mlx_gateloop.app.page.sharing import share
 from mlx_gateloop.app.page.updates import view_state
 
 import mlx_gateloop as gl
@@ -69,12 +68,6 @@ def retried_without_view(chat, _):
     return chat.answer()
 
 
-def begun_again_after_that(chat, _):
-    chat.say("hello", record=False)
-    chat.messages.clear()
-    return chat.say("hello")
-
-
 def opened(chat, _):
     chat.say("hello")
     states, fingerprint = chat.prefix_states(), chat.engine.models.fingerprint(MODEL)
@@ -84,7 +77,7 @@ def opened(chat, _):
     return chat.say("more")
 
 
-@pytest.mark.parametrize("lose", [evicted, retried_without_view, begun_again_after_that, opened])
+@pytest.mark.parametrize("lose", [evicted, retried_without_view, opened])
 def test_a_lost_trace_is_recorded_again_where_that_is_short(
     make_engine, make_chat, finished, lose, model
 ):
@@ -93,60 +86,51 @@ def test_a_lost_trace_is_recorded_again_where_that_is_short(
     assert not run.earlier
     ids = [piece.id for piece in run.pieces]
     assert run.trace.tokens == len(ids) == run.stats.prompt_tokens + run.stats.tokens
-    with gl.watch.recording(model[0]) as recorder:
-        model[0](mx.array([ids]))
-    expected = recorder.trace.magnitude(0)
+    expected = gl.watch.trace_of(model[0], np.array(ids)).magnitude(0)
     np.testing.assert_allclose(run.trace.magnitude(0), expected, atol=1e-3)
     assert run.text == "".join(p.text for p in run.pieces[-run.stats.tokens :])
     long = make_chat(make_engine(runs=2, reread_tokens=1), "c")
     run = lose(long, finished)  # too long
     assert run.stats.prompt_tokens_read < run.stats.prompt_tokens
     assert view_state(run)["unrecorded"] == len(run.earlier) > 0
-    assert "not recorded" in shared_page(run, run.trace, False, "name")["page"]
+    assert "not recorded" in share(run, run.trace, 0)["page"]
 
 
-def some_messages(n):
-    return tuple(("user", str(i)) for i in range(n))
+STATE = np.zeros(25_000, np.float32)  # 100 kB
+MESSAGES = tuple(("user", str(n)) for n in range(9))
 
 
-def lengths(cache, *names, fingerprint="f"):
+def put(cache, name, n, **more):
+    fields = {"text": "", "ids": (1,), "states": (STATE,)} | more
+    return cache.put(name, "f", PrefixState(MESSAGES[:n], unread=1, **fields))
+
+
+def lengths(cache, *names, key="f"):
     """Return how many messages the kept states of each conversation have read."""
-    return [
-        [len(prefix.messages) for prefix in cache.prefixes(name, fingerprint, some_messages(9))]
-        for name in names
-    ]
+    return [[len(each.messages) for each in cache.prefixes(name, key, MESSAGES)] for name in names]
 
 
 def test_what_is_kept_is_bounded():
     cache = PrefixCache(6, max_bytes=10**9)
     for name in ("a", "b", "c"):
         for n in range(1, 4):
-            cache.put(name, "f", PrefixState(some_messages(n), "", (1,), 1, ()))
+            put(cache, name, n)
     assert lengths(cache, "a", "b", "c") == [[], [1, 2, 3], [1, 2, 3]]
-    assert lengths(cache, "c", fingerprint="g") == [[]]
+    assert lengths(cache, "c", key="g") == [[]]
 
 
 def test_what_is_kept_is_bounded_in_bytes():
-    state = np.zeros(25_000, np.float32)  # 100 kB
     cache = PrefixCache(9, max_bytes=510_000)
-
-    def put(name, n, **more):
-        fields = {"text": "", "ids": (1,), "states": (state,)} | more
-        return cache.put(name, "f", PrefixState(some_messages(n), unread=1, **fields))
-
-    for n in (1, 2, 3):
-        put("old", n)
-    put("new", 1)
-    put("new", 1)  # replaces the one before
-    put("new", 2)
+    for name, n in (("old", 1), ("old", 2), ("old", 3), ("new", 1), ("new", 1), ("new", 2)):
+        put(cache, name, n)  # the second "new" replaces the one before
     assert lengths(cache, "new", "old") == [[1, 2], [1, 2, 3]]  # the old one was used last
-    put("third", 1)
+    put(cache, "third", 1)
     assert lengths(cache, "new", "old", "third") == [[2], [1, 2, 3], [1]]
-    put("third", 2, text="x" * 200_000)  # texts and tokens count too
+    put(cache, "third", 2, text="x" * 200_000)  # texts and tokens count too
     assert lengths(cache, "new", "old", "third") == [[], [3], [1, 2]]
-    put("third", 3, ids=tuple(range(10**5, 10**5 + 10**4)))
+    put(cache, "third", 3, ids=tuple(range(10**5, 10**5 + 10**4)))
     assert lengths(cache, "old", "third") == [[], [3]]
     cache.forget("third")
-    assert put("x", 1)
-    assert not put("y", 1, states=(state,) * 6)  # larger than the limit
+    assert put(cache, "x", 1)
+    assert not put(cache, "y", 1, states=(STATE,) * 6)  # larger than the limit
     assert lengths(cache, "x", "y", "third") == [[1], [], []]

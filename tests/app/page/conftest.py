@@ -1,4 +1,6 @@
-"""A long run with a trace of known decays."""
+"""A long run with a trace of known decays, and questions to components of the page."""
+
+import asyncio
 
 import numpy as np
 import pytest
@@ -9,6 +11,16 @@ from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.trace import Trace
 
 LONG = 2 * MAX_COLUMNS + 500
+
+
+@pytest.fixture
+def asking():
+    """Asks the functions that the server offers to a component."""
+
+    def asking(component):
+        return lambda name, *request: asyncio.run(getattr(component, name)(list(request)))
+
+    return asking
 
 
 @pytest.fixture

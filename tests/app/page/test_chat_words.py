@@ -8,20 +8,16 @@ import weakref
 
 import numpy as np
 import pytest
+from mlx_gateloop.app.generation.probes import Probe
 from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.generation.words import SHOWN
-from mlx_gateloop.app.generation.worker import Job
 from mlx_gateloop.app.page import chat_words
 from mlx_gateloop.app.page.updates import Updates
 
-NAMES = ("strengths_when", "again", "counterfactual", "undo", "depends")
-
 
 @pytest.fixture
-def ask(engine, updates):
-    component = chat_words.chat_words(engine, updates)
-    served = {name: getattr(component, name) for name in NAMES}
-    return lambda name, *request: asyncio.run(served[name](list(request)))
+def ask(engine, updates, asking):
+    return asking(chat_words.chat_words(engine, updates))
 
 
 @pytest.fixture
@@ -88,15 +84,10 @@ def test_what_a_word_needed(ask, updates, run):
     assert ask("depends", run.id, len(found)) is None
 
 
-def held(go_on):
-    go_on.wait()
-    yield
-
-
 def test_another_word_ends_the_work_for_the_one_before(run, engine, updates):
     async def both():
         component, go_on = chat_words.chat_words(engine, updates), threading.Event()
-        engine._put(Job(Run(""), None, held(go_on)))  # so that neither is done too early
+        engine.enqueue("tiny", Probe(lambda _: [go_on.wait()]))  # so that neither is done too early
         first, second = (asyncio.ensure_future(component.depends([run.id, n])) for n in (3, 4))
         await asyncio.wait([first], timeout=10)
         go_on.set()
@@ -107,16 +98,16 @@ def test_another_word_ends_the_work_for_the_one_before(run, engine, updates):
     assert len(second["losses"]) == 4
 
 
-def test_a_run_that_is_no_longer_kept_takes_no_memory(make_engine, make_chat, until):
+def test_a_run_that_is_no_longer_kept_takes_no_memory(make_engine, make_chat, until, asking):
     engine = make_engine(runs=1)
     updates, chat = Updates(engine.recorded), make_chat(engine)
-    component = chat_words.chat_words(engine, updates)
+    ask = asking(chat_words.chat_words(engine, updates))
 
     def look():
         run = chat.say("One two.")
-        assert asyncio.run(component.strengths_when([run.id, 0]))
-        assert asyncio.run(component.again([run.id, 0, 1, 0, 0]))["run"]
-        until(engine.prepare("tiny"))
+        assert ask("strengths_when", run.id, 0)
+        assert ask("again", run.id, 0, 1, 0, 0)["run"]
+        until(engine.enqueue("tiny", None))
         return weakref.ref(run)
 
     first, second = look(), look()

@@ -22,7 +22,6 @@ SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetit
 VALUES = {**SAMPLING, "max_tokens": 24, "seed": 1, "record": True, "lookup": False}
 LONG = VALUES | {"max_tokens": 1024}
 ENDLESS = "x" * 40
-SEED = 1
 
 
 @pytest.fixture
@@ -30,17 +29,21 @@ def handlers(engine):
     return Handlers(engine, "tiny")
 
 
-async def last(updates):
-    async for update in updates:
-        latest = update
-    return latest
+async def collect(updates):
+    return [update async for update in updates]
+
+
+def last(updates):
+    """Take all updates; return the last one."""
+    return asyncio.run(collect(updates))[-1]
+
+
+def chat(handlers, text, session, history=(), model="tiny", **values):
+    return handlers.chat(text, [*history], session, model, "", **VALUES | values)
 
 
 def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
-    async def collect():
-        return [update async for update in chat(handlers, "hello", new_session())]
-
-    updates = asyncio.run(collect())
+    updates = asyncio.run(collect(chat(handlers, "hello", new_session())))
     assert updates[0][0] == ""
     assert all(update[0] == gr.skip() for update in updates[1:])
     history = updates[-1][1]
@@ -56,12 +59,8 @@ def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
 
 def test_a_turn_sends_only_what_is_new(handlers):
     me, history, tokens = new_session(), [], 0
-
-    async def turn(history):
-        return [update async for update in chat(handlers, "hello", me, history)]
-
     for _ in range(3):
-        updates = asyncio.run(turn(history))
+        updates = asyncio.run(collect(chat(handlers, "hello", me, history)))
         views = [update[3] for update in updates if update[3]]
         assert [view.get("common", 0) for view in views] == [tokens] * len(views)
         first, last = (json.loads(views[at]["update"]) for at in (0, -1))
@@ -70,16 +69,11 @@ def test_a_turn_sends_only_what_is_new(handlers):
 
 
 def test_without_the_live_view_nothing_is_recorded(handlers):
-    updates = chat(handlers, "hello", new_session(), record=False)
-    _, history, _, view, figures = asyncio.run(last(updates))
+    _, history, _, view, figures = last(chat(handlers, "hello", new_session(), record=False))
     assert history[1]["content"]
     assert view == {"hint": OFF}
     assert "stopped at the limit of 24 tokens" in figures
     assert not handlers.engine.recorded._runs  # nothing is kept that nobody can look at
-
-
-def chat(handlers, text, session, history=(), model="tiny", **values):
-    return handlers.chat(text, [*history], session, model, "", **VALUES | values)
 
 
 def test_stop_ends_the_runs_of_one_tab_of_one_visitor(handlers):
@@ -87,24 +81,20 @@ def test_stop_ends_the_runs_of_one_tab_of_one_visitor(handlers):
 
     async def scene():
         chats = [chat(handlers, ENDLESS, who, max_tokens=1024) for who in (me, other)]
-        texts = [handlers.complete(ENDLESS, me, "tiny", **LONG)]
-        for updates in [*chats, *texts]:
-            await anext(updates)  # chats say what was asked first
-        for updates in chats:
+        tabs = [*chats, handlers.complete(ENDLESS, me, "tiny", **LONG)]
+        for updates in [*tabs, *chats]:  # chats say what was asked first
             await anext(updates)
-        runs = {key: list(runs) for key, runs in handlers._running.items()}
+        runs = {key: run for key, (run,) in handlers._running.items()}
+        assert {*runs} == {(me, "chat"), (other, "chat"), (me, "complete")}
         handlers.stop(me, "chat")
-        stopped = {key for key, (run,) in runs.items() if run.stopped}
-        for updates in [*chats, *texts]:
+        assert [key for key, run in runs.items() if run.stopped] == [(me, "chat")]
+        for updates in tabs:
             await updates.aclose()
         while handlers._running:  # the loop closes what they awaited
             await asyncio.sleep(0.01)
-        assert all(run.stopped for (run,) in runs.values())  # as if the tabs were closed
-        return stopped, set(runs)
+        assert all(run.stopped for run in runs.values())  # as if the tabs were closed
 
-    stopped, all_of_them = asyncio.run(scene())
-    assert stopped == {(me, "chat")}
-    assert all_of_them == {(me, "chat"), (other, "chat"), (me, "complete")}
+    asyncio.run(scene())
 
 
 def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
@@ -123,14 +113,13 @@ def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
         slow = asyncio.create_task(handlers.prepare("fixed"))
         while not waiting.is_set():
             await asyncio.sleep(0.01)
-        await last(handlers.complete("abc", new_session(), "tiny", **VALUES))
+        await collect(handlers.complete("abc", new_session(), "tiny", **VALUES))
         assert not slow.done()
         go_on.set()
         return await slow
 
-    description, card = asyncio.run(scene())
-    assert description == "2 layers of 16 channels, fixed transitions"
-    assert card == "This model has no card."
+    about = "2 layers of 16 channels, fixed transitions"
+    assert asyncio.run(scene()) == (about, "This model has no card.")
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -158,31 +147,22 @@ def test_an_answer_that_is_ended_while_its_model_is_fetched_does_not_come(
         else:
             handlers.stop(me, "chat")
         go_on.set()
-        return await answer, [update async for update in updates]
+        return await answer, await collect(updates)
 
-    first, rest = asyncio.run(scene())
-    assert first is None  # whatever the page shows by then
-    assert rest == []
+    assert asyncio.run(scene()) == (None, [])  # whatever the page shows by then
     assert not handlers._running
     assert not handlers.engine.recorded._runs
 
 
-def test_leaving_while_a_model_loads_takes_it_off_the_queue(handlers, monkeypatch):
-    made = []
-    enqueue = handlers.engine.prepare
-    monkeypatch.setattr(
-        handlers.engine, "prepare", lambda model: made.append(enqueue(model)) or made[-1]
-    )
-
-    async def scene():
-        task = asyncio.create_task(handlers.prepare("fixed"))
-        while not made:
-            await asyncio.sleep(0)
+def test_leaving_while_a_model_loads_takes_it_off_the_queue():
+    async def scene(run):
+        task = asyncio.create_task(run.ended())
+        await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        return run.stopped
 
-    asyncio.run(scene())
-    assert made[0].stopped or made[0].done
+    assert asyncio.run(scene(Run("tiny")))
 
 
 def test_a_newer_answer_of_the_tab_ends_the_older_one(handlers):
@@ -192,14 +172,13 @@ def test_a_newer_answer_of_the_tab_ends_the_older_one(handlers):
         older = chat(handlers, ENDLESS, me, max_tokens=1024)
         await anext(older)
         (run,) = handlers._running[me, "chat"]
-        newer = await last(chat(handlers, "hello", me))
+        *_, newer = await collect(chat(handlers, "hello", me))
         async for _, history, *_ in older:  # it does not write over the newer one
             assert history == newer[1]
-        return run, newer
+        assert run.stopped
+        assert newer[1][0]["content"] == "hello"
 
-    run, newer = asyncio.run(scene())
-    assert run.stopped
-    assert newer[1][0]["content"] == "hello"
+    asyncio.run(scene())
     assert not handlers._running
 
 
@@ -236,7 +215,7 @@ def test_side_by_side_leaves_nothing_behind_if_one_is_refused(handlers, monkeypa
 
     monkeypatch.setattr(handlers.engine, "submit", once)
     with pytest.raises(gr.Error, match="is full"):
-        asyncio.run(last(handlers.compare(ENDLESS, new_session(), "tiny", "fixed", False, **LONG)))
+        last(handlers.compare(ENDLESS, new_session(), "tiny", "fixed", False, **LONG))
     assert made[0].stopped
 
 
@@ -252,7 +231,7 @@ def test_a_wrong_value_or_an_empty_text_is_a_line_for_the_visitor(handlers):
     asked["Type a prompt"] = handlers.compare("", me, "tiny", "fixed", False, **VALUES)
     for line, updates in asked.items():
         with pytest.raises(gr.Error, match=line):
-            asyncio.run(last(updates))
+            last(updates)
 
 
 def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
@@ -260,7 +239,7 @@ def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
         return asyncio.run(handlers.resume(me, session or new_session()))
 
     me = new_session()
-    _, history, _, _, _ = asyncio.run(last(chat(handlers, "hello", me)))
+    history = last(chat(handlers, "hello", me))[1]
     session, kept, messages, _, view, _ = resume()
     assert (session, kept, messages) == (me, me, history)
     assert handlers.engine.recorded.get(view["run"]).text == history[1]["content"]
@@ -287,7 +266,7 @@ def test_the_last_update_of_an_answer_shows_the_new_conversation(handlers):
         (run,) = handlers._running[(me, "chat")]
         await handlers.clear(me)
         assert run.stopped
-        return [update async for update in updates]
+        return await collect(updates)
 
     assert asyncio.run(scene()) == [(gr.skip(), [], [], None, status(None))]
     assert handlers.sessions.get(me) == ([], None)
@@ -295,12 +274,8 @@ def test_the_last_update_of_an_answer_shows_the_new_conversation(handlers):
 
 def test_undo_shows_the_view_of_what_is_left(handlers):
     me = new_session()
-
-    def say(text, history):
-        return asyncio.run(last(chat(handlers, text, me, history)))[1]
-
-    first = say("one", [])
-    say("two", first)
+    first = last(chat(handlers, "one", me))[1]
+    last(chat(handlers, "two", me, first))
     left, _, view, _ = handlers.undo(first, me, "tiny", "")
     assert left == first
     assert handlers.engine.recorded.get(view["run"]).text == first[1]["content"]
@@ -309,28 +284,23 @@ def test_undo_shows_the_view_of_what_is_left(handlers):
         assert "next answer" in handlers.undo(first, me, model, "")[2]["hint"]
 
 
-def test_an_answer_that_begins_from_a_state_is_found_again_with_it(handlers, dropped_state):
-    me, state = new_session(), dropped_state
-    asked = chat(handlers, "one", me, state=state)
-    _, first, _, view, figures = asyncio.run(last(asked))
+def test_an_answer_that_begins_from_a_state_is_found_again_with_it(
+    handlers, models_folder, tmp_path
+):
+    model, tokenizer = gl.load(models_folder / "tiny")
+    read, me = gl.State(model.make_cache()), new_session()
+    read.read(model, [7, 8, 9])
+    gl.write_state(tmp_path / "state", gl.State(read.cache), model, tokenizer)
+    data = (tmp_path / "state").read_bytes()
+    state = ["calm<.state", len(data), base64.b64encode(data).decode()]  # as the page sends it
+    _, first, _, view, figures = last(chat(handlers, "one", me, state=state))
     assert "speaks as <b>calm&lt;.state</b>" in figures
     assert handlers.undo(first, me, "tiny", "", state)[2]["run"] == view["run"]
     assert "next answer" in handlers.undo(first, me, "tiny", "")[2]["hint"]
 
 
-@pytest.fixture
-def dropped_state(models_folder, tmp_path):
-    """A tuned state of "tiny", as the page sends it."""
-    model, tokenizer = gl.load(models_folder / "tiny")
-    state = gl.State(model.make_cache())
-    state.read(model, [7, 8, 9])
-    gl.write_state(tmp_path / "state", gl.State(state.cache), model, tokenizer)
-    data = (tmp_path / "state").read_bytes()
-    return ["calm<.state", len(data), base64.b64encode(data).decode()]
-
-
 def test_the_figures_of_a_run():
-    run, line = Run("tiny", lambda _: None), '<div class="stats{}"><span>{}</span></div>'
+    run, line = Run("tiny"), '<div class="stats{}"><span>{}</span></div>'
     assert status(None) == line.format("", "ready")
     assert "<p>&lt;b&gt;: no space</p>" in status(None, problem="<b>: no space")
     assert status(run) == line.format(" running", "waiting for the model")
@@ -342,36 +312,35 @@ def test_the_figures_of_a_run():
 
 
 @pytest.mark.parametrize(
-    ("reason", "stopped", "line"),
+    ("reason", "line"),
     [
-        ("end", False, "done"),
-        ("limit", False, "stopped at the limit of 5 tokens"),
-        ("stop", False, "stopped at the stop text"),
-        ("", True, "stopped by you"),
+        ("end", "done"),
+        ("limit", "stopped at the limit of 5 tokens"),
+        ("stop", "stopped at the stop text"),
+        ("", "stopped by you"),
     ],
 )
-def test_the_reason_of_an_end_is_said_and_what_was_cut_can_be_continued(reason, stopped, line):
-    run = Run("tiny", reason=reason, stopped=stopped, max_tokens=5)
-    run.pieces.append(Token("word", 7, "answer"))
-    run.finish()
-    assert f"<span>{line}</span>" in status(run)
-    assert ("cut" in status(run)) == (line != "done")
+def test_the_reason_of_an_end_is_said_and_what_was_cut_can_be_continued(reason, line):
+    run = Run("x", pieces=[Token("word", 7, "answer")], reason=reason, max_tokens=5, done=True)
+    run.stopped = not reason
+    shown = status(run)
+    assert f"<span>{line}</span>" in shown
+    assert ("cut" in shown) == (line != "done")
 
 
 def test_continue_goes_on_with_the_same_random_numbers_and_inside_a_letter(handlers):
     """As if the limit had been higher, wherever it was."""
-    me, sampling = new_session(), VALUES | {"temperature": 1.0, "seed": SEED}
+    me, sampling = new_session(), VALUES | {"temperature": 1.0}
     values = sampling | {"max_tokens": 12}
-    _, whole, _, _, _ = asyncio.run(last(chat(handlers, "hello", new_session(), **values)))
+    whole = last(chat(handlers, "hello", new_session(), **values))[1]
     letters = [letter for letter in whole[1]["content"] if letter > "\x7f" and letter != "\ufffd"]
     assert letters
     for limit in range(1, 12):
         asked = sampling | {"max_tokens": limit}
-        _, history, _, _, _ = asyncio.run(last(chat(handlers, "hello", me, **asked)))
+        history = last(chat(handlers, "hello", me, **asked))[1]
         rest = sampling | {"max_tokens": 12 - limit, "seed": -1}
         more = handlers.go_on(history, me, model="tiny", system="", **rest)
-        longer, _, _, _ = asyncio.run(last(more))
-        assert longer == whole, limit
+        assert last(more)[0] == whole, limit
 
 
 @pytest.mark.parametrize("handler", [chat_tab._retry, chat_tab._edit, chat_tab._undo])

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from mlx_gateloop.app.generation.counterfactual import answer_again
-from mlx_gateloop.app.generation.run import MessageSpan, Token
+from mlx_gateloop.app.generation.run import MessageSpan, Run, Token
 from mlx_gateloop.app.generation.words import Words
 from mlx_gateloop.app.page import sharing
 
@@ -13,6 +13,7 @@ from mlx_gateloop.watch import sharing as library
 
 SECRET = "You are the SECRET prompt. </script>"
 HOSTILE = "</script><script>document.title='owned'</script>\u202e<!--\x00 日本"
+NAME = "tiny-script-script-document-title-owned-script-日.html"
 
 
 @pytest.fixture
@@ -25,61 +26,52 @@ def run(chat):
     return run
 
 
-def data_of(page):
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
-    return json.loads(found)
-
-
-def shared(run, with_system=False):
-    return sharing.shared_page(run, run.trace, with_system, "a-name")
+def shared(run, with_system=0):
+    """Share a view; return its page, its message, and the texts of each kind."""
+    answer = sharing.share(run, run.trace, with_system)
+    (found,) = re.findall(r'type="application/json" id="data">(.*?)</script>', answer["page"])
+    data = json.loads(found)
+    pairs = [*zip(data["texts"], data["kinds"], strict=True)]
+    kinds = ("prompt", "answer", "special", "system")
+    texts = {kind: "".join(text for text, its in pairs if its == kind) for kind in kinds}
+    return answer["page"], answer["message"], texts, data
 
 
 def test_the_words_of_the_messages_are_in_it_and_nothing_else(run):
-    answer = shared(run)
-    assert (answer["name"], answer["message"]) == ("a-name.html", "Saved a-name.html.")
-    data = data_of(answer["page"])
-    texts = {"prompt": "", "answer": "", "special": ""}
-    for text, kind in zip(data["texts"], data["kinds"], strict=True):
-        texts[kind] += text
-    assert texts["prompt"] == "hello" + HOSTILE
-    assert texts["answer"] == "".join(p.text for p in run.pieces if p.kind == "answer")
-    assert texts["answer"].endswith(run.text)
-    assert texts["special"] == ""
+    page, message, texts, data = shared(run)
+    assert message == f"Saved {NAME}."
+    answers = "".join(p.text for p in run.pieces if p.kind == "answer")
+    assert texts == {"prompt": "hello" + HOSTILE, "answer": answers, "special": "", "system": ""}
+    assert answers.endswith(run.text)
     for leak in ("SECRET", "im_start", "somebody", "/home", "models/"):
-        assert leak not in answer["page"]
-    assert "&#183; tiny</title>" in answer["page"]
-    assert answer["page"].isascii()
-    assert answer["page"].count("<script") == 2
-    assert "\\u202e" in answer["page"].partition("</title>")[0]  # message_words as a code
-
-
-def test_the_system_prompt_is_in_it_if_it_is_asked_for(run):
-    data = data_of(shared(run, with_system=True)["page"])
-    pairs = zip(data["texts"], data["kinds"], strict=True)
-    assert "".join(text for text, kind in pairs if kind == "system") == SECRET
+        assert leak not in page
+    assert "&#183; tiny</title>" in page
+    assert page.isascii()
+    assert page.count("<script") == 2
+    assert "\\u202e" in page.partition("</title>")[0]  # as a code
+    _, _, texts, more = shared(run, with_system=1)
+    assert texts["system"] == SECRET
     assert sharing.has_system(run)
-    without = data_of(shared(run)["page"])
-    assert len(without["texts"]) < len(data["texts"])
+    assert len(data["texts"]) < len(more["texts"])
 
 
 def test_of_a_long_conversation_the_last_tokens_are_kept_and_that_is_said(run, monkeypatch):
-    shown = len(data_of(shared(run)["page"])["texts"])
+    shown = len(shared(run)[3]["texts"])
     for module in (sharing, library):
         monkeypatch.setattr(module, "MAX_TOKENS", 20)
-    answer = shared(run)
-    assert answer["message"] == f"Saved a-name.html, the last 20 of {shown} tokens."
-    data = data_of(answer["page"])
+    page, message, _, data = shared(run)
+    assert message == f"Saved {NAME}, the last 20 of {shown} tokens."
     assert len(data["texts"]) == 20
     assert "".join(data["texts"]).endswith(run.text)
-    assert f"The {len(run.pieces) - 20} tokens before these are omitted." in answer["page"]
-    assert "SECRET" not in answer["page"]
+    assert f"The {len(run.pieces) - 20} tokens before these are omitted." in page
+    assert "SECRET" not in page
 
 
 def test_a_run_that_goes_on_is_shared_up_to_now(run):
     run.pieces.pop()  # the trace has read more
-    assert "".join(data_of(shared(run)["page"])["texts"]).endswith(run.pieces[-1].text)
+    assert "".join(shared(run)[3]["texts"]).endswith(run.pieces[-1].text)
     del run.pieces[:]
-    assert shared(run) is None
+    assert sharing.share(run, run.trace, 0) is None
 
 
 def test_a_token_at_the_edge_of_a_message_shows_no_more_than_the_message():
@@ -102,10 +94,15 @@ def test_a_token_at_the_edge_of_a_message_shows_no_more_than_the_message():
 
 def test_an_answer_given_again_without_a_word_is_recorded_in_it(run, engine, finished):
     run.model = "tiny"
-    words = Words().update(run)
-    left_out = next(word for word in words if word.text == "hello")
+    left_out = next(word for word in Words().update(run) if word.text == "hello")
     again = finished(answer_again(engine, run, [left_out]))
-    data = data_of(shared(run)["page"])
+    data = shared(run)[3]
     (forgotten,) = data["forgotten"]
     assert "".join(data["texts"][index] for index in forgotten["left_out"]) == "hello"
     assert "".join(forgotten["answer"]) == again.text
+
+
+def test_a_file_is_named_after_model_and_prompt():
+    assert sharing.file_name(Run("models/mine", prompt="What's *this*?")) == "mine-What-s-this"
+    assert sharing.file_name(Run("..", prompt="\u202e/../é_x")) == "é-x"
+    assert sharing.file_name(Run("..")) == "gateloop"

@@ -1,31 +1,22 @@
 """The view's questions to the server: bounded work, and no trust in a request."""
 
-import asyncio
 import base64
 import io
 
 import numpy as np
 import pytest
 from helpers.traces import left
-from mlx_gateloop.app.generation.run import Run
 from mlx_gateloop.app.page import state_view
-from mlx_gateloop.app.page.sharing import file_name
 from mlx_gateloop.app.page.updates import MAX_COLUMNS
 
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.watch.trace import Trace
 
 from .conftest import LONG
 
-NAMES = ("updates_since", "row", "arrays", "share", "probe")
-
 
 @pytest.fixture
-def ask(engine, updates):
-    """Asks a function that the server offers to the page."""
-    component = state_view.state_view(engine, updates, "view")
-    served = {name: getattr(component, name) for name in NAMES}
-    return lambda name, *request: asyncio.run(served[name](list(request)))
+def ask(engine, updates, asking):
+    return asking(state_view.state_view(engine, updates, "view"))
 
 
 def test_a_row_is_that_of_the_trace(ask, engine, finished):
@@ -58,7 +49,6 @@ def test_numbers_outside_a_run_have_no_answer(ask, run):
         assert ask("row", run.id, 0, token) is None
         assert ask("probe", run.id, 0, token, 0) is None
     assert "no word before" in ask("probe", run.id, 0, 0, 0)["error"]
-    assert ask("share", run.id, 2) is None
     for index in (-(10**30), -1, LONG, 10**30):  # a page may be ahead of the server, or behind
         assert len(ask("updates_since", run.id, 0, index, index)["pieces"]) in (0, MAX_COLUMNS)
 
@@ -72,20 +62,3 @@ def test_a_file_has_the_last_tokens_of_a_long_run(ask, run, monkeypatch):
         assert arrays["magnitude"].shape == (2, 50, 3)
         assert arrays["texts"].tolist() == [str(n) for n in range(LONG - 50, LONG)]
         assert np.array_equal(arrays["averages"], run.trace.averages(LONG - 50))
-
-
-def test_a_full_disk_is_no_traceback(ask, run, monkeypatch, caplog):
-    def full(trace, path, texts, start):
-        path.write_bytes(b"the beginning")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Trace, "save", full)
-    assert ask("arrays", run.id) is None
-    assert "No space left on device" in caplog.text
-
-
-def test_a_file_is_named_after_model_and_prompt():
-    assert file_name(Run("models/mine", prompt="What's *this*?")) == "mine-What-s-this"
-    assert file_name(Run("demo")) == "demo"
-    assert file_name(Run("..", prompt="\u202e/../é_x")) == "é-x"
-    assert file_name(Run("..")) == "gateloop"

@@ -3,15 +3,26 @@
 import asyncio
 import base64
 import json
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mlx_gateloop.app.generation.run import MessageSpan, Run, Token
-from mlx_gateloop.app.generation.words import Words
+from mlx_gateloop.app.generation.run import Token
+from mlx_gateloop.app.generation.words import Word, Words
+from mlx_gateloop.app.generation.worker_pool import WorkerPool
+from mlx_gateloop.app.page import state_view
 from mlx_gateloop.app.page import updates as updates_module
-from mlx_gateloop.app.page.served import served
-from mlx_gateloop.app.page.updates import MAX_COLUMNS, UNKNOWN, Feed, common_prefix, view_state
+from mlx_gateloop.app.page.updates import (
+    MAX_COLUMNS,
+    UNKNOWN,
+    Feed,
+    common_prefix,
+    served,
+    view_state,
+)
 
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 from mlx_gateloop.watch.trace import Trace
 
@@ -19,9 +30,8 @@ from .conftest import LONG
 
 
 @pytest.fixture
-def ask(updates):
-    answer = served(updates.runs, updates.pool, updates.updates_since)
-    return lambda *request: asyncio.run(answer(list(request)))
+def ask(engine, updates, asking):
+    return partial(asking(state_view.state_view(engine, updates, "view")), "updates_since")
 
 
 def values(text, *shape):
@@ -100,19 +110,16 @@ def test_a_feed_brings_every_token_and_word_once(updates, chat):
     found = Words().update(second)
     known = sum(word.stop < shared - 1 for word in found)  # that the page has
 
-    async def follow(steps):
-        feed, page, run = Feed(updates, second, first, True), Page(shared - 1, known), second
-        pieces, run.done = run.pieces, False
-        for tokens in steps:  # as the engine goes on
+    async def follow(run, pieces):
+        feed, page, whole = Feed(updates, run, first, True), Page(shared - 1, known), len(pieces)
+        for tokens in range(shared, whole + 1):  # as the engine goes on
             run.pieces, run.trace = pieces[:tokens], both.branch(tokens)
+            run.done = tokens == whole
             value = await feed()
-            page.take(value)
-        run.pieces, run.done = pieces, True
-        run.trace = both
-        value = await feed()
-        return value, page, page.take(value)
+            last = page.take(value)
+        return value, page, last
 
-    value, page, last = asyncio.run(follow(range(shared, len(second.pieces))))
+    value, page, last = asyncio.run(follow(second, second.pieces))
     assert value["common"] == shared
     assert page.columns == len(second.pieces) == last["tokens"]
     assert page.pieces[shared:] == [piece.text for piece in second.pieces[shared:]]
@@ -132,20 +139,10 @@ def test_a_feed_brings_the_layer_that_the_page_has_asked_for(updates, ask, run):
     assert (latest["layer"], latest["start"], latest["words"]) == (1, LONG, None)
 
 
-def test_tokens_that_are_too_long_ago_are_unknown(updates):
-    class Trace:
-        tokens = 3
-
-        def retention(self, token):
-            return np.array([np.nan, 0.25, 1.0], np.float32)[: token + 1]
-
-    run = Run("tiny", trace=Trace(), message_spans=(MessageSpan("user", 0),))
-    run.pieces += [
-        Token(text, 0, "prompt", begin=2 * n) for n, text in enumerate(["a ", "b ", "c"])
-    ]
-    run.finish()
-    codes = updates_module.strengths(run.trace, 2, updates.words(run))
-    assert codes.tolist() == [UNKNOWN, 128, 255]
+def test_tokens_that_are_too_long_ago_are_unknown():
+    trace = SimpleNamespace(retention=[[], [], np.array([np.nan, 0.25, 1.0])].__getitem__)
+    words = [Word(0, 2 * n, "a", n, n + 1, 0) for n in range(3)]
+    assert updates_module.strengths(trace, 2, words).tolist() == [UNKNOWN, 128, 255]
 
 
 def test_layers_are_listed_with_those_that_are_not_watched(run):
@@ -168,7 +165,6 @@ def test_runs_of_a_conversation_share_their_beginning(chat, run):
     first, second = chat.say("one"), chat.say("two")
     shared = len(first.pieces)
     assert common_prefix(second, first) == {"earlier": first.id, "common": shared}
-    assert common_prefix(first, second) == {"earlier": second.id, "common": shared}
     assert common_prefix(run, first)["common"] == 0
     assert common_prefix(first, None) == common_prefix(first, first) == {}
 
@@ -177,3 +173,27 @@ def test_only_chats_have_words(updates, ask, engine, finished):
     run = finished(engine.submit("tiny", "hello", Sampling(0), 3))
     assert ask(run.id, 0, 0, 0)["words"] is None
     assert updates.words(run) == []
+
+
+def job(run, trace, first, *rest):
+    if first < 0:
+        raise InputError("/home/me/words: too early")
+    return [run.id, trace.tokens, first, *rest]
+
+
+async def later(run, trace):
+    raise InputError("late")
+
+
+def test_a_request_has_a_run_and_integers_or_no_answer(engine, run):
+    def ask(request, job=job):
+        return asyncio.run(served(engine.recorded, WorkerPool(1, 1), job)(request))
+
+    assert ask([run.id, 1]) == [run.id, run.trace.tokens, 1]
+    assert ask([run.id, 1, 2])[2:] == [1, 2]
+    assert ask([run.id, -1]) == {"error": "words: too early"}
+    assert ask([run.id], later) == {"error": "late"}
+    wrong = [None, 5, "x", {}, {"0": run.id}, [], [run.id]]
+    wrong += [[id, 1] for id in (None, [run.id], "unknown")]
+    wrong += [[run.id, value] for value in ("0", None, [], 0.5, True, float("nan"), {})]
+    assert {*map(ask, wrong)} == {None}

@@ -52,7 +52,7 @@ def check(engine, kinds, until, finished):
         until(run)
         assert run.error
         assert "\n" not in run.error
-        assert len(run.error) <= 300
+        assert len(run.error) <= 200
         assert "/home" not in run.error
         assert not run.pieces
     assert finished(engine.submit("good", HELLO, GREEDY, 5)).text

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
+from unittest.mock import Mock
 
 import gradio as gr
 import pytest
 from mlx_gateloop.app.server import log
-from mlx_gateloop.app.server.blocks import Page
 
 
 @pytest.fixture
@@ -45,12 +45,9 @@ def test_each_error_is_logged_once(logger, caplog):
     ],
 )
 def test_an_event_that_fails_is_logged_and_never_printed(error, message, logged, caplog, capsys):
-    async def fail():
-        raise error
-
     async def answered():  # within a loop: Gradio makes one otherwise, and never closes it
-        with Page() as page:
-            gr.Button().click(fail, None, None)
+        with log.Page() as page:
+            gr.Button().click(Mock(side_effect=error), None, None)
         await page.process_api(0, [])
 
     with pytest.raises(gr.Error) as answer:

@@ -1,11 +1,12 @@
 """Runs of a model that share forward passes: what each says is what it says alone."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from helpers.family import save_family_model
 from helpers.models import save_tiny_model
+from helpers.steps import result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_gateloop.app.generation.decoder import Request
@@ -16,12 +17,13 @@ from mlx_gateloop.app.generation.run import Limits, Run
 from mlx_gateloop.generate import Sampling
 
 QUOTED = "abcabcabcabcabcabc"  # so that lookup has something to propose
-REQUESTS = [  # prompt, sampling, tokens, record, lookup
-    ("x" * 300, Sampling(0), 30, True, False),
-    (QUOTED, Sampling(0.01, seed=2), 90, True, True),
-    (QUOTED, Sampling(1.0, 0.9, 40, 0.01, 1.3, seed=3), 25, False, False),
-    ("y", Sampling(0, repetition_penalty=1.2), 17, True, True),
+REQUESTS = [
+    Request("x" * 300, Sampling(0), 30, True, None),
+    Request(QUOTED, Sampling(0.01, seed=2), 90, True, None, lookup=True),
+    Request(QUOTED, Sampling(1.0, 0.9, 40, 0.01, 1.3, seed=3), 25, False, None),
+    Request("y", Sampling(0, repetition_penalty=1.2), 17, True, None, lookup=True),
 ]
+ALL = range(len(REQUESTS))
 KINDS = {
     "tiny": {"chat": True, "hidden_size": 16, "intermediate_size": 32},
     "heads": {"num_heads": 2, "output_gate": True},
@@ -31,54 +33,46 @@ PARAMS = ["tiny", *(pytest.param(n, marks=pytest.mark.slow) for n in ("heads", "
 
 
 class Runs:
-    """Runs of one model, advanced in any order."""
+    """Runs of one model, advanced in any order, and those of each request alone."""
 
-    def __init__(self, loaded):
-        self.loaded = loaded
-        self.queue = SimpleNamespace(prefix_cache=PrefixCache(1, 1), limits=Limits())
+    def __init__(self, folder, name):
+        if name == "gla":
+            save_family_model(folder / name, name)
+        else:
+            save_tiny_model(folder / name, seed=3, **KINDS[name])
+        self.name, self.loaded = name, Models([folder], trusted=folder).load(name)
+        self.alone = []
+        for run, steps in map(self.start, REQUESTS):
+            result(steps)
+            self.alone.append(run)
 
-    def start(self, index):
+    def start(self, request):
         run = Run("tiny")
-        prompt, sampling, tokens, record, lookup = REQUESTS[index]
-        request = Request(prompt, sampling, tokens, record, None, (), lookup)
-        return run, request.steps(run, self.loaded, self.queue)
+        return run, request.steps(run, self.loaded, PrefixCache(1, 1), Limits())
 
 
 @pytest.fixture(scope="module", params=PARAMS)
 def runs(request, tmp_path_factory):
-    """Runs of a model, with those of each request alone."""
-    folder, name = tmp_path_factory.mktemp("models"), request.param
-    if name == "gla":
-        save_family_model(folder / name, name)
-    else:
-        save_tiny_model(folder / name, seed=3, **KINDS[name])
-    runs = Runs(Models([folder], trusted=folder).load(name))
-    runs.name, runs.alone = name, []
-    for index in range(len(REQUESTS)):
-        run, steps = runs.start(index)
-        for _ in steps:
-            pass
-        runs.alone.append(run)
-    return runs
+    return Runs(tmp_path_factory.mktemp("models"), request.param)
 
 
 @settings(deadline=None, max_examples=15)
-@given(order=st.lists(st.integers(0, len(REQUESTS) - 1), max_size=60))
+@given(order=st.lists(st.sampled_from(ALL), max_size=60))
 def test_runs_join_and_leave_a_batch_at_any_token(runs, order):
     started, ended = {}, set()
-    for index in [*order, *range(len(REQUESTS))] + 800 * [*range(len(REQUESTS))]:
+    for index in [*order, *ALL] + 800 * [*ALL]:
         if index not in started:
-            started[index] = runs.start(index)
+            started[index] = runs.start(REQUESTS[index])
         if index not in ended and next(started[index][1], "end") == "end":
             ended.add(index)
-    assert len(ended) == len(REQUESTS)
-    for alone, (run, _) in zip(runs.alone, map(started.get, range(len(REQUESTS))), strict=True):
+    assert ended == {*ALL}
+    for index, alone in enumerate(runs.alone):
+        run, _ = started[index]
         assert [p.id for p in run.pieces] == [p.id for p in alone.pieces]
         assert (run.reason, run.stats.guessed) == (alone.reason, alone.stats.guessed)
         for mine, its in zip(run.pieces, alone.pieces, strict=True):
-            assert [c for _, c in mine.candidates] == pytest.approx(
-                [c for _, c in its.candidates], rel=1e-4
-            )
+            chances = [chance for _, chance in its.candidates]
+            assert [c for _, c in mine.candidates] == pytest.approx(chances, rel=1e-4)
         if alone.trace is not None:
             assert run.trace.tokens == alone.trace.tokens == len(run.pieces)
             for layer in range(alone.trace.layers):
@@ -94,15 +88,13 @@ def test_lookup_changes_no_token_and_batches_save_passes(runs, monkeypatch):
     )
 
     def count(lookup, together):
-        """Return the passes that four runs of one request take in turns."""
+        """Return the passes that runs of one request take in turns."""
         passes.clear()
-        prompt, sampling, tokens, record, _ = REQUESTS[1]
-        request = Request(prompt, sampling, tokens, record, None, (), lookup)
-        both = [Run("tiny") for _ in range(together)]
-        going = [request.steps(run, runs.loaded, runs.queue) for run in both]
-        while any([next(steps, "end") != "end" for steps in going]):  # noqa: C419 (all advance)
+        request = replace(REQUESTS[1], lookup=lookup)
+        started = [runs.start(request) for _ in range(together)]
+        while any([next(steps, "end") != "end" for _, steps in started]):  # noqa: C419 (all advance)
             pass
-        for run in both:
+        for run, _ in started:
             assert [p.id for p in run.pieces] == [p.id for p in runs.alone[1].pieces]
         return len(passes)
 
