@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,9 +17,8 @@ MODEL = "tiny"
 
 
 def save(chat, path, messages=None, **options):
-    messages = chat.messages if messages is None else messages
-    engine = chat.engine
-    file.save(path, "c", MODEL, messages, engine.models, engine.prefix_cache, **options)
+    models, cache = chat.engine.models, chat.engine.prefix_cache
+    file.save(path, "c", MODEL, messages or chat.messages, models, cache, **options)
 
 
 def load(engine, path):
@@ -58,16 +58,14 @@ def test_where_a_file_cannot_be_written_nothing_is_left(chat, tmp_path, monkeypa
         assert old.read_text() == "old"
         return line
 
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
     assert "cannot be written: No such file or directory" in refused(tmp_path / "no" / "chat")
     assert "cannot be written: Not a directory" in refused(old / "chat")
     assert "needs 0.0 MB, 0.0 MB are left" in refused(old, max_bytes=100)
     assert "lone surrogate" in refused(old, messages=[{"role": "user", "content": "a\ud83d"}])
     for method in ("replace", "write_bytes"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"pathlib.Path.{method}", full)
+            full = OSError(28, "No space left on device")
+            patch.setattr(f"pathlib.Path.{method}", Mock(side_effect=full))
             assert "cannot be written: No space left on device" in refused(old)
 
 
@@ -116,9 +114,8 @@ def test_damaged_and_forged_files_are_refused_in_one_line(chat, tmp_path):
     assert refusal(load, chat.engine, path) == "chat: damaged: wrong checksum"
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"PK\x03\x04", None])
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"PK\x03\x04"])
 def test_other_files_are_refused(engine, tmp_path, content):
-    if content is not None:
-        (tmp_path / "chat").write_bytes(content)
-    for path in (tmp_path / "chat", tmp_path):
+    (tmp_path / "chat").write_bytes(content)
+    for path in (tmp_path / "chat", tmp_path, tmp_path / "none"):
         assert "not a readable conversation file" in refusal(load, engine, path)

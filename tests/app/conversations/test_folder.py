@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from helpers.errors import refusal
@@ -20,7 +21,10 @@ def folder(tmp_path):
 
 @pytest.fixture
 def make_saved(folder, engine):
-    return lambda **limits: ConversationFolder(folder, engine.models, engine.prefix_cache, **limits)
+    def make(path=folder, **limits):
+        return ConversationFolder(path, engine.models, engine.prefix_cache, **limits)
+
+    return make
 
 
 @pytest.fixture
@@ -50,21 +54,14 @@ def test_keep_list_and_open(saved, folder, engine, finished):
 def test_a_conversation_is_found_by_its_title_and_its_words(saved):
     save(saved, "About lists", [{"role": "user", "content": 'Häuser, "quoted"'}])
     save(saved, "Other")
-    for text, names in (
-        ("LISTS", ["About lists"]),
-        ("häuser", ["About lists"]),
-        ("hello", ["Other"]),
-    ):
-        assert saved.names(text) == names
+    found = [saved.names(text) for text in ("LISTS", "häuser", "hello", "nowhere")]
+    assert found == [["About lists"], ["About lists"], ["Other"], []]
     assert len(saved.names(" ")) == 2
-    assert saved.names("nowhere") == []
 
 
 def test_what_another_page_has_written_is_never_written_over(saved, folder):
     with ThreadPoolExecutor(8) as pool:
-        kept = list(
-            pool.map(lambda n: save(saved, "mine", [dict(CHAT[0], content=str(n))]), range(8))
-        )
+        kept = [*pool.map(lambda n: save(saved, "mine", [dict(CHAT[0], content=n)]), "01234567")]
     names = {name for name, _ in kept}
     assert names == {"mine", *(f"mine {n}" for n in range(2, 9))} == {*saved.names()}
     assert sorted(saved.open(name)[2][0]["content"] for name in names) == sorted("01234567")
@@ -135,13 +132,10 @@ def test_links_do_not_lead_out_of_the_folder(saved, folder, tmp_path):
     save(saved, "inside")
     outside = tmp_path / "outside.safetensors"
     outside.write_bytes((folder / "inside.safetensors").read_bytes())
-    for name, target in (
-        ("out", outside),
-        ("dangling", tmp_path / "new.safetensors"),
-        ("itself", folder / "itself.safetensors"),
-        ("within", folder / "inside.safetensors"),
-    ):
-        (folder / f"{name}.safetensors").symlink_to(target)
+    new, itself, inside = tmp_path / "new", folder / "itself", folder / "inside"
+    links = {"out": outside, "dangling": new, "itself": itself, "within": inside}
+    for name, target in links.items():
+        (folder / f"{name}.safetensors").symlink_to(target.with_suffix(".safetensors"))
     (folder / "folder.safetensors").mkdir()
     assert sorted(saved.names()) == ["inside", "within"]
     for name in ("out", "dangling", "itself", "folder"):
@@ -150,18 +144,14 @@ def test_links_do_not_lead_out_of_the_folder(saved, folder, tmp_path):
     assert not (tmp_path / "new.safetensors").exists()
 
 
-def test_what_cannot_be_saved_is_one_line(saved, engine, tmp_path, monkeypatch):
+def test_what_cannot_be_saved_is_one_line(saved, make_saved, tmp_path, monkeypatch):
     assert "model: there is no 'other'" in refusal(save, saved, "x", model="other")
     (tmp_path / "file").touch()
-    file = ConversationFolder(tmp_path / "file", engine.models, engine.prefix_cache)
+    file = make_saved(tmp_path / "file")
     assert file.names() == saved.names() == []
     assert "file: cannot be written: " in refusal(save, file, "x")
-
-    def nobody(uid):
-        raise KeyError(uid)
-
     monkeypatch.delenv("HOME")
-    monkeypatch.setattr("pwd.getpwuid", nobody)
-    homeless = ConversationFolder("~/.gateloop/conversations", engine.models, engine.prefix_cache)
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
+    homeless = make_saved("~/.gateloop/conversations")
     assert homeless.names() == []
     assert "--conversations DIR" in refusal(save, homeless, "x")

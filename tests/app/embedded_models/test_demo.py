@@ -42,9 +42,7 @@ def test_every_file_is_the_one_that_was_made(name, tmp_path):
     directory = MODELS / name
     assert (directory / SUMS).read_text() == sums(directory)
     assert sum(file.stat().st_size for file in directory.iterdir()) <= MAX_BYTES
-    card = (directory / "README.md").read_text()
-    assert "Python Software Foundation License" in card
-    assert f"gateloop train --config {name}" in card
+    assert "Python Software Foundation License" in (directory / "README.md").read_text()
     trained = TrainConfig.load(directory / "config.yaml")  # keys that are newer have their defaults
     assert trained.to_dict() == TrainConfig.load(CONFIGS / f"{name}.yaml").to_dict()
     records = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
@@ -53,14 +51,10 @@ def test_every_file_is_the_one_that_was_made(name, tmp_path):
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < losses[0] / 2
     weights = mx.load(str(directory / "model.safetensors"))
-    matrices = {
-        name.removesuffix(".weight"): weight.dtype
-        for name, weight in weights.items()
-        if name.endswith(".weight") and weight.ndim == 2
-    }
-    plain = {name for name, dtype in matrices.items() if dtype == mx.float32}
-    assert all(name.split(".")[-1] in ("gamma_proj", "theta_proj") for name in plain)
-    assert set(matrices.values()) <= {mx.float32, mx.uint32}  # quantized
+    for key, weight in weights.items():
+        if weight.ndim == 2 and key.endswith(".weight"):  # quantized, but for the gates
+            is_gate = key.endswith(("gamma_proj.weight", "theta_proj.weight"))
+            assert weight.dtype == mx.uint32 or (is_gate and weight.dtype == mx.float32)
     assert Models([MODELS]).load(name).model.args.vocab_size == 4096
     changed = shutil.copytree(directory, tmp_path / "changed")
     (changed / "config.json").write_text((directory / "config.json").read_text() + "\n")
@@ -71,8 +65,8 @@ def test_demo_has_3_to_5_million_parameters_and_a_fixed_partner():
     demo, fixed = (load_embedded(name)[0] for name in ("demo", "demo-fixed"))
     assert (demo.args.transition, fixed.args.transition) == ("data_controlled", "fixed")
     assert 3e6 <= get_total_parameters(demo) <= 5e6
-    texts = [(MODELS / name / "tokenizer.json").read_text() for name in ("demo", "demo-fixed")]
-    assert texts[0] == texts[1]
+    texts = {(MODELS / name / "tokenizer.json").read_text() for name in ("demo", "demo-fixed")}
+    assert len(texts) == 1
     assert answer("demo-fixed", "What does `str.split` do?").strip()
 
 
@@ -117,9 +111,8 @@ def test_an_answer_does_not_depend_on_the_questions_before_it():
 def test_a_model_is_replaced_and_one_that_is_too_large_is_not(tmp_path, monkeypatch):
     run, out = tmp_path / "run", tmp_path / "models" / "demo"
     run.mkdir()
-    for name, text in (("config.yaml", "steps: 1\n"), ("log.jsonl", '{"loss": 1}\n')):
-        (run / name).write_text(text)
-    (run / "model.safetensors").write_text("trained")
+    for name in ("config.yaml", "log.jsonl", "model.safetensors"):
+        (run / name).write_text('{"loss": 1}')
     shutil.copytree(MODELS / "demo", out)
 
     def convert(words):

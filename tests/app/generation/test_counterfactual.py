@@ -6,11 +6,7 @@ import pytest
 from helpers.errors import refusal
 from helpers.recurrent import save_recurrent_model
 from mlx_gateloop.app.generation import probes
-from mlx_gateloop.app.generation.counterfactual import (
-    CHANGES,
-    CounterfactualRequest,
-    answer_again,
-)
+from mlx_gateloop.app.generation.counterfactual import CHANGES, CounterfactualRequest, answer_again
 from mlx_gateloop.app.generation.engine import Engine
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.probes import ask_channels, ask_dependence, ask_lens
@@ -25,8 +21,7 @@ QUESTION = "What does `str.split` do?"
 
 
 def conversation(*texts):
-    roles = ["user", "assistant"] * len(texts)
-    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+    return [{"role": ("user", "assistant")[n % 2], "content": t} for n, t in enumerate(texts)]
 
 
 LONGER = conversation("Hello. Hi.", "Ask me.\nGo on.", QUESTION)
@@ -43,6 +38,11 @@ def engine():
 @pytest.fixture
 def run(engine, finished):
     return finished(engine.submit("demo", conversation(QUESTION), Sampling(0), 12))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return gl.load(EMBEDDED / "demo")[0]
 
 
 def words_of(run):
@@ -67,19 +67,21 @@ def test_blanks_between_words_that_are_left_out_are_left_out(engine, finished):
     run = finished(engine.submit("demo", history, Sampling(0), 2))
     finished(answer_again(engine, run, [word for word in words_of(run) if word.message < 3]))
     tokens = sorted(set(run.counterfactuals[0].left_out))
-    assert "".join(run.pieces[token].text for token in tokens) == "".join(
-        message["content"] for message in history
-    )
+    left_out = "".join(run.pieces[token].text for token in tokens)
+    assert left_out == "".join(message["content"] for message in history)
 
 
-def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, finished, run):
-    left_out = [word for word in words_of(run) if word.text == "split"][:1]
-    again = finished(answer_again(engine, run, left_out))
-    positions = [t for word in left_out for t in range(word.first, word.stop)]
-    assert run.counterfactuals == [
-        gl.watch.Counterfactual(positions, [piece.text for piece in answer_of(again)])
-    ]
-    model, _ = gl.load(EMBEDDED / "demo")
+def split_of(run):
+    """Return the question's word "split", and its tokens."""
+    word = next(word for word in words_of(run) if word.text == "split")
+    return word, [*range(word.first, word.stop)]
+
+
+def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, finished, run, model):
+    word, positions = split_of(run)
+    again = finished(answer_again(engine, run, [word]))
+    texts = [piece.text for piece in answer_of(again)]
+    assert run.counterfactuals == [gl.watch.Counterfactual(positions, texts)]
     ids = [piece.id for piece in run.pieces[: run.answer_begin]]
     cache = gl.watch.without(model, ids[:-1], positions)
     rest = [id for position, id in enumerate(ids) if position not in positions]
@@ -96,16 +98,14 @@ def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, fini
 
 
 @pytest.mark.parametrize(("change", "options"), [*enumerate(CHANGES.values(), 1)])
-def test_an_answer_after_an_edit_is_that_of_the_edited_model(engine, finished, change, options):
-    history = conversation(QUESTION)
-    run = finished(engine.submit("demo", history, Sampling(0), 12))
-    chosen = [word for word in words_of(run) if word.text == "split"][:1]
-    positions, channels = list(range(chosen[0].first, chosen[0].stop)), list(range(0, 200, 3))
-    job = answer_again(engine, run, chosen, change, [0, 2], channels)
-    beside = engine.submit("demo", history, Sampling(0), 12)  # its steps take turns with the job's
+def test_an_answer_after_an_edit_is_that_of_the_edited_model(
+    engine, finished, run, model, change, options
+):
+    (word, positions), channels = split_of(run), list(range(0, 200, 3))
+    job = answer_again(engine, run, [word], change, [0, 2], channels)
+    beside = engine.submit("demo", conversation(QUESTION), Sampling(0), 12)  # takes turns with it
     again = finished(job)
     assert finished(beside).text == run.text
-    model, _ = gl.load(EMBEDDED / "demo")
     edits = [gl.watch.Edit(layer, channels, positions, **options) for layer in (0, 2)]
     ids = [piece.id for piece in run.pieces[: run.answer_begin]]
     ids += [piece.id for piece in answer_of(again)]
@@ -117,13 +117,12 @@ def test_an_answer_after_an_edit_is_that_of_the_edited_model(engine, finished, c
     assert not run.counterfactuals
 
 
-def test_losses_are_those_of_brute_force(engine, finished, run):
+def test_losses_are_those_of_brute_force(engine, finished, run, model):
     words = words_of(run)
     target = next(n for n, word in enumerate(words) if word.text == "split" and word.message == 1)
     job, work, name, units = ask_dependence(engine, run, words, target)
     finished(job)
     assert (name, units) == ("words", [range(n, n + 1) for n in range(target)])
-    model, _ = gl.load(EMBEDDED / "demo")
     ids = [*run.earlier, *(piece.id for piece in run.pieces)]
     positions = range(words[target].first, words[target].stop)
 
@@ -158,11 +157,8 @@ def test_longer_texts_are_left_out_in_larger_parts(engine, finished, monkeypatch
     assert line == "words: the text before this one is too long"
 
 
-def test_layers_and_channels_are_asked_about_a_token(engine, finished, run):
-    model, _ = gl.load(EMBEDDED / "demo")
-    token = next(
-        t for t, piece in enumerate(run.pieces) if t >= run.answer_begin and piece.text == "split"
-    )
+def test_layers_and_channels_are_asked_about_a_token(engine, finished, run, model):
+    token = run.answer_begin + [piece.text for piece in answer_of(run)].index("split")
     ids = [piece.id for piece in run.pieces[: token + 1]]
     job, work = ask_channels(engine, run, 1, token)
     finished(job)

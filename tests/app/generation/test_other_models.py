@@ -70,25 +70,25 @@ def is_fresh(chat, prefix, tolerance=1e-4):
         assert whole(ours) == pytest.approx(whole(theirs), abs=tolerance)
 
 
-def likely(logits):
-    return sorted(mx.softmax(logits).tolist(), reverse=True)[:8]
+def likely(chat, ids):
+    """Return the greatest probabilities after these tokens."""
+    return sorted(mx.softmax(fresh(chat, ids)[1]).tolist(), reverse=True)[:8]
+
+
+def chances(piece):
+    return [chance for _, chance in piece.candidates]
 
 
 @pytest.mark.parametrize("name", ["falcon_h1", "qwen3_5", "gla", "llama", "softmax", "tiny"])
 def test_every_prefix_is_what_a_fresh_read_of_the_whole_gives(other_chat, name):
     chat = other_chat(name)
-    runs = [chat.say(text, seed) for seed, text in enumerate(["hello", "and then?"])]
+    runs = [chat.say("hello", 0), chat.say("and then?", 1)]
     found = chat.prefix_states()
     assert [len(prefix.messages) for prefix in found] == [1, 2, 3, 4]
     for prefix in found:
         is_fresh(chat, prefix, 0.05 if name == "falcon_h1" else 1e-4)  # bfloat16
-    first = next(piece for piece in runs[1].pieces[runs[1].begin :] if piece.kind == "answer")
-    _, logits = fresh(chat, found[2].ids)
-    assert [chance for _, chance in first.candidates] == pytest.approx(likely(logits), abs=0.01)
-
-
-def test_a_gla_is_described_with_its_heads(folder):
-    assert describe_model(Models([folder]).info("gla")) == "2 layers of 4 heads, gla"
+    first = runs[1].pieces[runs[1].answer_begin]
+    assert chances(first) == pytest.approx(likely(chat, found[2].ids), abs=0.01)
 
 
 @pytest.mark.parametrize("name", ["falcon_h1", "llama", "tiny"])
@@ -181,11 +181,9 @@ def test_a_full_attention_window_is_said_and_what_follows_is_read_again(other_ch
     after = chat.say("again", seed=4)
     assert after.stats.prompt_tokens - after.stats.prompt_tokens_read == kept
     assert after.trace.tokens == len(after.pieces) == after.stats.prompt_tokens + after.stats.tokens
-    answers = [i for i, piece in enumerate(after.pieces) if piece.candidates]
-    at = answers[-after.stats.tokens]
-    _, logits = fresh(chat, [piece.id for piece in after.pieces[:at]])
-    chances = [chance for _, chance in after.pieces[at].candidates]
-    assert chances == pytest.approx(likely(logits), abs=0.01)
+    at = after.answer_begin
+    expected = likely(chat, [piece.id for piece in after.pieces[:at]])
+    assert chances(after.pieces[at]) == pytest.approx(expected, abs=0.01)
     del chat.messages[2:]  # undo, to where the window was not full
     assert chat.say("b").stats.prompt_tokens_read < 80
 
@@ -257,5 +255,7 @@ def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, fo
 
 
 def test_models_are_described(folder):
-    info = Models([folder]).info("qwen3_5")
+    models = Models([folder])
+    assert describe_model(models.info("gla")) == "2 layers of 4 heads, gla"
+    info = models.info("qwen3_5")
     assert (info.kind, info.layers, info.chats) == ("qwen3_5", 4, True)

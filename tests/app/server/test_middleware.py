@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from unittest.mock import AsyncMock
 
 import pytest
 from mlx_gateloop.app.server import middleware
@@ -83,10 +84,7 @@ def test_values_are_counted_before_they_are_made(client, monkeypatch):
 @pytest.mark.parametrize(("bodies", "status"), [([b"x" * 2**17] * 1000, 413), ([b"["], 408)])
 def test_a_body_that_does_not_come_as_announced_is_given_up(bodies, status, monkeypatch):
     monkeypatch.setattr(middleware, "BODY_SECONDS", 0.05 if status == 408 else 100)
-    messages = []
-
-    async def send(message):
-        messages.append(message)
+    send = AsyncMock()
 
     async def receive():
         if not bodies:
@@ -96,8 +94,9 @@ def test_a_body_that_does_not_come_as_announced_is_given_up(bodies, status, monk
     headers = [(b"content-length", b"9"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": CALL, "headers": headers}
     asyncio.run(guarded()(scope, receive, send))
-    assert messages[0]["status"] == status
-    assert (b"connection", b"close") in messages[0]["headers"]
+    (answer,) = send.call_args_list[0].args
+    assert answer["status"] == status
+    assert (b"connection", b"close") in answer["headers"]
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
@@ -119,12 +118,9 @@ def test_no_address_reads_other_files_or_asks_others(client, method):
 def test_another_site_may_link_to_the_page_and_ask_nothing(client):
     ports = ("http://localhost:9999", "http://testserver:81")
     for origin in (*ports, "null", "http://evil.example"):
-        headers = {"origin": origin, "access-control-request-method": "POST"}
-        for answer in (
-            client.post(CALL, json={}, headers=headers),
-            client.get("/config", headers=headers),
-            client.options(CALL, headers=headers),
-        ):
+        headers = JSON | {"origin": origin, "access-control-request-method": "POST"}
+        for method, path in (("POST", CALL), ("GET", "/config"), ("OPTIONS", CALL)):
+            answer = client.request(method, path, content="{}", headers=headers)
             assert answer.status_code == 403
             assert "access-control-allow-origin" not in answer.headers
     assert client.post(CALL, json={}, headers={"origin": "http://testserver"}).text == "fine"
@@ -135,31 +131,15 @@ def test_another_site_may_link_to_the_page_and_ask_nothing(client):
 
 
 def test_an_error_that_anybody_can_provoke_is_answered(caplog):
-    async def unknown(scope, receive, send):
-        raise KeyError(scope["path"])
-
-    async def unknown_later(scope, receive, send):
+    async def fails_later(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"begun", "more_body": True})
-        raise KeyError(scope["path"])
+        raise KeyError
 
-    answer = TestClient(guarded(unknown)).get("/config")
+    answer = TestClient(guarded(AsyncMock(side_effect=KeyError))).get("/config")
     assert (answer.status_code, answer.text) == (500, middleware.FAILED)
-    assert TestClient(guarded(unknown_later)).get("/config").text == "begun"
+    assert TestClient(guarded(fails_later)).get("/config").text == "begun"
     assert len(caplog.records) == 2
-
-
-@pytest.fixture
-def delays(monkeypatch):
-    """The delays of wrong logins, which take no time."""
-    delays, sleep = [], asyncio.sleep
-
-    async def short(seconds):
-        delays.append(seconds)
-        await sleep(0)  # the others come meanwhile
-
-    monkeypatch.setattr(asyncio, "sleep", short)
-    return delays
 
 
 @pytest.mark.parametrize("path", ["/login", "/login/"])
