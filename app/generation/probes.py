@@ -55,7 +55,7 @@ def ask_dependence(
     long text), and the word numbers of each unit.
     """
     target, before = words[word], words[:word]
-    _check(original)
+    ids = _ids(original, target.stop)
     if not before:
         raise InputError("words: there is no word before this one")
     skipped = len(original.earlier)
@@ -63,7 +63,6 @@ def ask_dependence(
         units = list(units_of(before, key))
         groups = [tokens_of(before, unit) for unit in units]
         if sum(target.stop - group.start for group in groups) <= MAX_READ:
-            ids = [*original.earlier, *(piece.id for piece in original.pieces[: target.stop])]
             shifted = [range(group.start + skipped, group.stop + skipped) for group in groups]
             work = Probe(partial(_depending, ids, target.first + skipped, shifted))
             return engine.enqueue(original.model, work), work, name, units
@@ -76,26 +75,22 @@ def ask_lens(engine: Engine, run: Run, token: int) -> tuple[Run, Probe]:
     The result has the likeliest texts with their probabilities, and from which block on the
     likeliest one is the token itself, or None.
     """
-    work = Probe(partial(_expecting, _ids(run, token)))
+    work = Probe(partial(_expecting, _ids(run, token + 1)))
     return engine.enqueue(run.model, work), work
 
 
 def ask_channels(engine: Engine, run: Run, layer: int, token: int) -> tuple[Run, Probe]:
     """Compute what a token's log probability loses without each channel of a layer, in nats."""
     assert run.trace is not None
-    work = Probe(partial(_losing, _ids(run, token), run.trace.names[layer]))
+    work = Probe(partial(_losing, _ids(run, token + 1), run.trace.names[layer]))
     return engine.enqueue(run.model, work), work
 
 
-def _ids(run: Run, token: int) -> list[int]:
-    """Return the tokens of the conversation up to this one."""
-    _check(run)
-    return [*run.earlier, *(piece.id for piece in run.pieces[: token + 1])]
-
-
-def _check(run: Run) -> None:
+def _ids(run: Run, stop: int) -> list[int]:
+    """Return the tokens of the conversation before a piece."""
     if run.state is not None:
         raise InputError("words: not known of an answer that began from a state; choose none")
+    return [*run.earlier, *(piece.id for piece in run.pieces[:stop])]
 
 
 def _depending(

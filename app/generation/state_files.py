@@ -3,7 +3,8 @@
 import base64
 import hashlib
 import io
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from mlx_gateloop.io import states
 from .caches import to_numpy
 from .models import LoadedModel, Models
 from .prefix_cache import PrefixState
-from .run import Run, Steps
+from .run import Steps
 
 MAX_BYTES = 180_000  # in a file that a page sends; a request has at most 256 kB
 
@@ -52,16 +53,9 @@ class StateFile:
             raise InputError(f"{self.name}: its caches grow with the text; not continued here")
         return start, state.tokens
 
-
-@dataclass(eq=False)
-class StateCheck:
-    """Work that reads a state file, and says how many tokens it has read."""
-
-    file: StateFile
-    tokens: int = field(default=0, init=False)
-
-    def steps(self, run: Run, loaded: LoadedModel, *_: object) -> Steps[None]:
-        self.tokens = (yield from self.file.start(loaded))[1]
+    def tokens_read(self, loaded: LoadedModel) -> Iterator[int | None]:
+        """Read the file; the last value is the number of tokens before its state."""
+        yield (yield from self.start(loaded))[1]
 
 
 def given_file(given: object, models: Models) -> StateFile | None:

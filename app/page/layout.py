@@ -10,7 +10,7 @@ from mlx_gateloop.watch.sharing import PARTS
 
 from ..api import add_endpoint
 from ..server.log import Page
-from . import scripts, tour
+from . import scripts
 from .chat_tab import chat_tab
 from .controls import PRIVATE, Controls, keep_settings, picker, prompt_box, settings, stream
 from .examples import TEXT_EXAMPLES
@@ -66,7 +66,12 @@ def build(handlers: Handlers) -> gr.Blocks:
         show_theme = scripts.call("tab_memory", "showTheme")
         show_tab = scripts.call("tab_memory", "showTab", "document.querySelector('#tabs')")
         start_tour = scripts.call("tour", "startOnce")  # in a browser without an earlier visit
-        tour.dialog()
+        gr.HTML(
+            html_template=(scripts.STATIC / "tour.html").read_text("utf-8"),
+            css_template=(scripts.STATIC / "tour.css").read_text("utf-8"),
+            js_on_load=scripts.call("tour", "attach", "element"),
+            elem_id="tour",
+        )
         scripted = f"() => {{ {unescape}; {copies}; {show_theme}; {show_tab}; {start_tour} }}"
         page.load(None, js=scripted, **PRIVATE)
         keep_settings(page, controls, text)

@@ -6,8 +6,9 @@ import gradio as gr
 
 from mlx_gateloop.errors import InputError
 
+from ..generation.probes import Probe
 from ..generation.run import public_line
-from ..generation.state_files import StateCheck, given_file
+from ..generation.state_files import given_file
 from . import scripts
 from .controls import PRIVATE, QUICK
 from .handlers import Handlers
@@ -33,11 +34,11 @@ def state_picker(handlers: Handlers, model: gr.Dropdown, tab: str, title: str) -
         try:
             if (file := given_file(given, models)) is None:
                 return None, ""
-            work = StateCheck(file)
+            work = Probe(file.tokens_read)
             await handlers.engine.enqueue(name, work).ended()
         except InputError as error:
             return None, note(public_line(str(error)))
-        kind = f"{work.tokens:,} tokens read" if work.tokens else "a tuned state"
+        kind = f"{work.result:,} tokens read" if work.result else "a tuned state"
         return given, note(f"{file.name}: {kind}")
 
     for event, source in ((chosen.input, chosen), (dropped.change, dropped)):

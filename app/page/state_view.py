@@ -1,6 +1,8 @@
 """The live view of a run's state transitions: a gr.HTML and its server functions."""
 
 import base64
+import html
+import json
 from collections.abc import Awaitable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +19,7 @@ from ..generation.engine import Engine
 from ..generation.probes import Probe, ask_channels, ask_lens
 from ..generation.run import Run
 from ..generation.worker_pool import WorkerPool
-from . import scripts, tour
+from . import scripts
 from .sharing import file_name, share
 from .updates import Updates, served
 
@@ -52,7 +54,7 @@ def state_view(engine: Engine, updates: Updates, elem_id: str, linked: str = "")
         ],
         elem_id=elem_id,
         linked=linked,
-        first=tour.picture(),
+        first=_tour_picture(),
         low=float(np.log(LOW)),
         high=float(np.log(HIGH)),
     )
@@ -109,3 +111,16 @@ def _arrays(run: Run, trace: Trace) -> dict[str, str]:
         trace.save(file, [piece.text for piece in run.pieces[start:tokens]], start)
         data = base64.b64encode(file.read_bytes()).decode()
     return {"name": f"{file_name(run)}.npz", "data": data}
+
+
+def _tour_picture() -> str:
+    """Write the tour's recorded chat, each word as faint as when the answer has ended.
+
+    `docs/tour_recording.py` makes tour.json.
+    """
+    recorded = json.loads((scripts.STATIC / "tour.json").read_text("utf-8"))
+    words = {"prompt": "", "answer": ""}
+    for text, kind, kept in zip(*(recorded[k] for k in ("texts", "kinds", "kept")), strict=True):
+        if kind in words:
+            words[kind] += f"<span style='--kept: {kept}'>{html.escape(text)}</span>"
+    return "".join(f"<p class='{kind}'>{text.strip()}</p>" for kind, text in words.items())

@@ -9,29 +9,26 @@ LOG = logging.getLogger(__name__)
 MAX_ERRORS = 100  # different errors; each takes about 5 kB
 
 
-class FirstOfEach(logging.Filter):
-    """Passes the first of equal errors: same location, same first line."""
+def handler() -> logging.Handler:
+    """Make a handler for the root logger that writes the first of equal errors.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: set[object] = set()
+    Equal errors have the same location and the same first line.
+    """
+    seen: set[object] = set()
 
-    def filter(self, record: logging.LogRecord) -> bool:
+    def is_new(record: logging.LogRecord) -> bool:
         frame = record.exc_info[2] if record.exc_info else None
         while frame is not None and frame.tb_next is not None:
             frame = frame.tb_next
         where = frame and (frame.tb_frame.f_code.co_filename, frame.tb_lineno)
         error = record.name, record.getMessage().partition("\n")[0], where
-        is_new = error not in self._seen and len(self._seen) < MAX_ERRORS
-        if is_new:
-            self._seen.add(error)
-        return is_new
+        if error in seen or len(seen) >= MAX_ERRORS:
+            return False
+        seen.add(error)
+        return True
 
-
-def handler() -> logging.Handler:
-    """Make a handler for the root logger that writes each error once."""
     made = logging.StreamHandler()
-    made.addFilter(FirstOfEach())
+    made.addFilter(is_new)
     return made
 
 

@@ -7,6 +7,7 @@ from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.generate import Sampling
 
 T = TypeVar("T", str, bool)
+LARGEST = sys.float_info.max  # neither NaN nor infinity is at most this
 
 
 def sampling(**values: object) -> Sampling:
@@ -35,9 +36,7 @@ def check_type(name: str, value: object, kind: type[T]) -> T:
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _type_error(name, "a number", value)
-    if not abs(value) <= sys.float_info.max:  # NaN, or infinite
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
         raise _type_error(name, "a number", value)
     return value
 

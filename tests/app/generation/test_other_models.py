@@ -224,20 +224,12 @@ def test_attention_alone_keeps_keys_and_values_once_and_has_nothing_to_see(other
     assert (cache._bytes, len(cache._uses)) == (0, 0)
 
 
-def forge(path, arrays, header):
-    text = header.model_dump_json()
-    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    sums = {"sha256": checksum(sorted(arrays.items()), text)}
-    save_file(arrays, path, {"conversation": text} | sums)
-
-
 def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, folder, tmp_path):
     chat = other_chat("qwen3_5")
     chat.say("hello")
     engine, path = chat.engine, tmp_path / "chat"
     file.save(path, "c", "qwen3_5", chat.messages, engine.models, engine.prefix_cache)
-    header, _ = file.read(path)
-    arrays = load_file(path)
+    text, arrays = file.text(path), load_file(path)
     keys = arrays["keys_values.0"]
     changes = [
         {"states.0": arrays["states.0"][..., :2]},
@@ -247,7 +239,9 @@ def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, fo
         {f"keys_values.{i}": keys for i in range(2, 4)},
     ]
     for change in changes:
-        forge(path, arrays | change, header)
+        held = {name: np.ascontiguousarray(array) for name, array in (arrays | change).items()}
+        sums = {"sha256": checksum(sorted(held.items()), text)}
+        save_file(held, path, {"conversation": text} | sums)
         id, _, messages, _ = file.load(path, engine.models, engine.prefix_cache)
         chat.conversation, chat.messages = id, messages
         stats = chat.say("more").stats

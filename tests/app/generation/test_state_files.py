@@ -7,8 +7,8 @@ import pytest
 from helpers.errors import refusal
 from helpers.models import chat_tokenizer, save_tiny_model, tiny_model
 from mlx_gateloop.app.generation.counterfactual import CounterfactualRequest
-from mlx_gateloop.app.generation.probes import ask_dependence, ask_lens
-from mlx_gateloop.app.generation.state_files import StateCheck, given_file
+from mlx_gateloop.app.generation.probes import Probe, ask_dependence, ask_lens
+from mlx_gateloop.app.generation.state_files import given_file
 from mlx_gateloop.app.generation.words import Words
 from mlx_gateloop.app.server.isolation import Bounds
 
@@ -46,9 +46,9 @@ def test_a_text_continues_a_state(folder, make_engine, finished, is_dropped):
     engine = make_engine(folder, bounds)
     given = dropped(folder / "one.state") if is_dropped else "one.state"
     file = given_file(given, engine.models)
-    check = StateCheck(file)
+    check = Probe(file.tokens_read)
     finished(engine.enqueue("one", check))
-    assert check.tokens == 280
+    assert check.result == 280
     model, tokenizer = gl.load(folder / "one")
     for _ in range(2):  # the file is read again
         state = gl.read_state(folder / "one.state", model, tokenizer)
@@ -119,7 +119,7 @@ def test_what_is_not_a_state_of_the_model_is_refused_in_one_line(folder, make_en
     (folder / "one.state").unlink()
     for path in folder.glob("*.state"):
         for given in (path.name, dropped(path, 1)):
-            run = engine.enqueue("one", StateCheck(given_file(given, engine.models)))
+            run = engine.enqueue("one", Probe(given_file(given, engine.models).tokens_read))
             until(run)
             assert run.error.startswith(f"{path.stem}.state: ")
             assert "\n" not in run.error

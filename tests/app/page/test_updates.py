@@ -86,49 +86,36 @@ def test_the_last_text_may_grow_after_it_was_sent(ask, run):
     assert ask(run.id, 0, LONG, LONG)["last"] == "whole"
 
 
-class Page:
-    """The page's side: it adds what a feed brings."""
-
-    def __init__(self, tokens, words):
-        self.columns, self.pieces, self.words = tokens, [None] * tokens, [None] * words
-
-    def take(self, value):
-        new = json.loads(value["update"])
-        assert new["start"] == new["known"] <= self.columns
-        self.columns = new["start"] + len(values(new["columns"], 2, 16))
-        self.pieces[new["known"] :] = [text for text, *_ in new["pieces"]]
-        if new["words"]:
-            assert new["words"]["start"] <= len(self.words)
-            self.words[new["words"]["start"] :] = [word[2] for word in new["words"]["words"]]
-        return new
-
-
 def test_a_feed_brings_every_token_and_word_once(updates, chat):
     first = chat.say("One two.")
-    second = chat.say("Three four", max_tokens=12)
-    both, shared = second.trace, len(first.pieces)
-    found = Words().update(second)
-    known = sum(word.stop < shared - 1 for word in found)  # that the page has
+    run = chat.say("Three four", max_tokens=12)
+    whole, pieces, shared, found = run.trace, run.pieces, len(first.pieces), Words().update(run)
+    known = sum(word.stop < shared - 1 for word in found)
+    texts, words = [None] * (shared - 1), [None] * known  # that the page has
 
-    async def follow(run, pieces):
-        feed, page, whole = Feed(updates, run, first, True), Page(shared - 1, known), len(pieces)
-        for tokens in range(shared, whole + 1):  # as the engine goes on
-            run.pieces, run.trace = pieces[:tokens], both.branch(tokens)
-            run.done = tokens == whole
+    async def follow():
+        feed = Feed(updates, run, first, True)
+        for tokens in range(shared, len(pieces) + 1):  # as the engine goes on
+            run.pieces, run.trace = pieces[:tokens], whole.branch(tokens)
+            run.done = tokens == len(pieces)
             value = await feed()
-            last = page.take(value)
-        return value, page, last
+            new = json.loads(value["update"])
+            assert new["start"] == new["known"] <= len(texts)
+            texts[new["known"] :] = [text for text, *_ in new["pieces"]]
+            assert len(values(new["columns"], 2, 16)) == len(new["pieces"])
+            if new["words"]:
+                assert new["words"]["start"] <= len(words)
+                words[new["words"]["start"] :] = [word[2] for word in new["words"]["words"]]
+        return value, new
 
-    value, page, last = asyncio.run(follow(second, second.pieces))
+    value, last = asyncio.run(follow())
     assert value["common"] == shared
-    assert page.columns == len(second.pieces) == last["tokens"]
-    assert page.pieces[shared:] == [piece.text for piece in second.pieces[shared:]]
-    assert page.words[known:] == [word.text for word in found[known:]]
+    assert len(texts) == last["tokens"] == len(pieces)
+    assert texts[shared:] == [piece.text for piece in pieces[shared:]]
+    assert words[known:] == [word.text for word in found[known:]]
     assert last["done"]
-    row = second.trace.retention(second.trace.tokens - 1)
-    shares = np.array([row[word.first : word.stop].max() for word in found])
-    codes = values(last["words"]["strengths"]).astype(float)
-    assert ((codes - 1) / 254) ** 2 == pytest.approx(shares / shares.max(), abs=0.005)
+    codes = updates_module.strengths(whole, len(pieces) - 1, found)
+    assert values(last["words"]["strengths"]).tolist() == codes.tolist()
 
 
 def test_a_feed_brings_the_layer_that_the_page_has_asked_for(updates, ask, run):

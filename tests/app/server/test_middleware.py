@@ -34,17 +34,16 @@ def guarded(app=None):
     ],
 )
 def test_only_known_hosts_are_answered(host, origin, status):
-    guard = middleware.SecurityMiddleware(
-        PlainTextResponse("fine"), ["localhost"], ["*.b.dev"], "/sub"
-    )
+    app = PlainTextResponse("fine")
+    client = TestClient(middleware.SecurityMiddleware(app, ["localhost"], ["*.b.dev"], "/sub"))
     headers = {"host": host} | ({"origin": origin} if origin else {})
     for path in ("/config", "/sub/config"):
-        answer = TestClient(guard).get(path, headers=headers)
+        answer = client.get(path, headers=headers)
         assert answer.status_code == status
         if status == 400:
             assert "--allow-host" in answer.text
             assert "<" not in answer.text
-    assert TestClient(guard).get("/sub/closed", headers={"host": "localhost"}).status_code == 403
+    assert client.get("/sub/closed", headers={"host": "localhost"}).status_code == 403
 
 
 @pytest.fixture
