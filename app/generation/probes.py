@@ -20,7 +20,7 @@ from .run import Run, Steps
 from .words import UNITS, Word, tokens_of, units_of
 
 MAX_READ = 40_000  # tokens to read for one word; 5 s with the demo model on a busy core
-MAX_SECONDS = 60  # for one word
+MAX_SECONDS = 60  # for one question
 
 
 @dataclass(eq=False)
@@ -40,8 +40,8 @@ class Probe:
                 return
             if self.seconds > MAX_SECONDS:
                 raise InputError(
-                    f"words: this model needs more than {MAX_SECONDS} seconds for this word; "
-                    "choose an earlier one"
+                    f"model: needs more than {MAX_SECONDS} seconds for this; "
+                    "choose an earlier word, or another model"
                 )
             yield
 

@@ -1,4 +1,4 @@
-"""Answers without some words, and what words depended on: as the library has it, by brute force."""
+"""Answers without some words, and what words depended on: as the library has it."""
 
 import mlx.core as mx
 import numpy as np
@@ -10,7 +10,6 @@ from mlx_gateloop.app.generation.counterfactual import CHANGES, CounterfactualRe
 from mlx_gateloop.app.generation.engine import Engine
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.probes import ask_channels, ask_dependence, ask_lens
-from mlx_gateloop.app.generation.sampler import Sampler, ranked
 from mlx_gateloop.app.generation.words import Words
 from mlx_gateloop.app.server.launch import EMBEDDED
 
@@ -71,6 +70,11 @@ def test_blanks_between_words_that_are_left_out_are_left_out(engine, finished):
     assert left_out == "".join(message["content"] for message in history)
 
 
+def likeliest(run):
+    """Return the probability of the likeliest token at each of the answer."""
+    return [piece.candidates[0][1] for piece in answer_of(run)]
+
+
 def split_of(run):
     """Return the question's word "split", and its tokens."""
     word = next(word for word in words_of(run) if word.text == "split")
@@ -84,15 +88,10 @@ def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, fini
     assert run.counterfactuals == [gl.watch.Counterfactual(positions, texts)]
     ids = [piece.id for piece in run.pieces[: run.answer_begin]]
     cache = gl.watch.without(model, ids[:-1], positions)
-    rest = [id for position, id in enumerate(ids) if position not in positions]
-    draw, token, expected = Sampler(run.sampling, rest[:-1]), ids[-1], []
-    for piece in answer_of(again):
-        logits = model(mx.array([[token]]), cache)[:, -1]
-        token = draw(ranked(logits), mx.array([token])).token.item()
-        expected.append(token)
-        likeliest = np.array(mx.softmax(logits)).max()
-        assert piece.candidates[0][1] == pytest.approx(likeliest, rel=1e-5)
-    assert [piece.id for piece in answer_of(again)] == expected
+    answer = [piece.id for piece in answer_of(again)]
+    chances = mx.softmax(model(mx.array([[ids[-1], *answer[:-1]]]), cache)[0], -1)
+    assert chances.argmax(-1).tolist() == answer
+    assert likeliest(again) == pytest.approx(chances.max(-1).tolist(), rel=1e-4)
     assert "split" in run.text
     assert "split" not in again.text
 
@@ -111,31 +110,20 @@ def test_an_answer_after_an_edit_is_that_of_the_edited_model(
     ids += [piece.id for piece in answer_of(again)]
     with gl.watch.edit(model, *edits):
         logits = model(mx.array([ids]))[0, run.answer_begin - 1 : -1]
-    likeliest = np.array(mx.softmax(logits, -1).max(-1))
-    found = [piece.candidates[0][1] for piece in answer_of(again)]
-    np.testing.assert_allclose(found, likeliest, rtol=1e-4)
+    assert likeliest(again) == pytest.approx(mx.softmax(logits, -1).max(-1).tolist(), rel=1e-4)
     assert not run.counterfactuals
 
 
-def test_losses_are_those_of_brute_force(engine, finished, run, model):
+def test_losses_are_those_of_the_library(engine, finished, run, model):
     words = words_of(run)
     target = next(n for n, word in enumerate(words) if word.text == "split" and word.message == 1)
     job, work, name, units = ask_dependence(engine, run, words, target)
     finished(job)
     assert (name, units) == ("words", [range(n, n + 1) for n in range(target)])
-    ids = [*run.earlier, *(piece.id for piece in run.pieces)]
-    positions = range(words[target].first, words[target].stop)
-
-    def surprise(left_out):
-        kept = [n for n in range(positions.stop) if n not in left_out]
-        logits = model(mx.array([[ids[n] for n in kept]]))[0]
-        logs = np.array(logits - mx.logsumexp(logits, -1, keepdims=True))
-        return -sum(logs[kept.index(n) - 1, ids[n]] for n in positions)
-
-    for loss, word in zip(work.result, words, strict=False):
-        left_out = range(word.first, word.stop)
-        if positions.start - 1 not in left_out:  # the library says what is meant there
-            assert loss == pytest.approx(surprise(left_out) - surprise([]), abs=1e-4)
+    ids = [piece.id for piece in run.pieces[: words[target].stop]]
+    left_out = [range(word.first, word.stop) for word in words[:target]]
+    expected = gl.watch.depends(model, ids, left_out)[:, words[target].first - 1 :].sum(1)
+    assert work.result == pytest.approx(expected.tolist(), abs=1e-4)
     assert words[np.argmax(work.result)].text == "split"
     assert max(work.result) > 5
 
@@ -196,7 +184,7 @@ def test_what_cannot_be_left_out_is_refused(engine, until, run, monkeypatch):
     monkeypatch.setattr(probes, "MAX_SECONDS", 0)
     job, *_ = ask_dependence(engine, run, words, 3)
     until(job)
-    assert job.error.startswith("words: this model needs more than 0 seconds")
+    assert job.error.startswith("model: needs more than 0 seconds for this; ")
 
 
 def test_a_model_with_attention_is_refused_in_one_line(make_engine, make_chat, until, tmp_path):

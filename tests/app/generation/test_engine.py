@@ -1,5 +1,6 @@
 """The engine: one thread for everyone; runs that neither mix, nor leak, nor outlive a stop."""
 
+import asyncio
 import gc
 import threading
 import time
@@ -13,7 +14,7 @@ from helpers.interpreter import python
 from helpers.models import save_tiny_model
 from mlx_gateloop.app.generation.chat_tokenizer import ChatTokenizer
 from mlx_gateloop.app.generation.models import Models
-from mlx_gateloop.app.generation.run import public_line
+from mlx_gateloop.app.generation.run import Run, public_line
 
 import mlx_gateloop as gl
 from mlx_gateloop.generate import Sampling, stream
@@ -108,6 +109,17 @@ def test_the_queue_is_bounded_and_leaves_at_once(make_engine, finished, until):
     another = ask(engine)
     running.cancel()
     assert finished(waiting[1]).text == finished(another).text != ""
+
+
+def test_who_leaves_while_waiting_cancels_the_run():
+    async def scene(run):
+        task = asyncio.create_task(run.ended())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return run.stopped
+
+    assert asyncio.run(scene(Run("tiny")))
 
 
 def test_old_runs_go_and_memory_stays_flat(make_engine, finished):
