@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from functools import partial
 
 import httpx
 import pytest
 from mlx_gateloop.app import openai_api
 from mlx_gateloop.app.openai_api import OpenAI
 from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -15,23 +17,13 @@ GREEDY = {"messages": HELLO, "temperature": 0, "max_tokens": 24}
 
 
 @pytest.fixture
-def make_ask(engine):
-    def make(auth=None):
-        transport = httpx.ASGITransport(Starlette(routes=OpenAI(engine, "tiny", auth).routes()))
-
-        async def ask(path, body=None, **headers):
-            async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-                method = "GET" if body is None else "POST"
-                return await client.request(method, path, json=body, headers=headers)
-
-        return ask
-
-    return make
+def make_client(engine):
+    return lambda auth=None: TestClient(Starlette(routes=OpenAI(engine, "tiny", auth).routes()))
 
 
 @pytest.fixture
-def ask(make_ask):
-    return lambda *arguments: asyncio.run(make_ask()(*arguments))
+def ask(make_client):
+    return lambda path, body: make_client().post(path, json=body)
 
 
 def events(answer):
@@ -46,8 +38,12 @@ def text_of(found, chat=True):
     return "".join(c["delta"]["content"] if chat else c["text"] for c in choices)
 
 
+def test_the_models_are_listed(make_client):
+    listed = make_client().get("/v1/models").json()["data"]
+    assert [model["id"] for model in listed] == ["fixed", "tiny"]
+
+
 def test_an_answer_is_the_engine_s_and_a_stream_has_the_same_text(ask, engine, finished):
-    assert [model["id"] for model in ask("/v1/models").json()["data"]] == ["fixed", "tiny"]
     answer = ask(CHAT, GREEDY).json()
     sampling = openai_api.request_values.sampling(temperature=0, top_p=0.95, seed=None)
     run = finished(engine.submit("tiny", HELLO, sampling, 24))
@@ -109,32 +105,30 @@ def test_what_is_wrong_is_one_line(ask, path, body, line):
     assert line in answer.json()["error"]["message"]
 
 
-def test_a_password_is_the_key(make_ask, monkeypatch):
+@pytest.mark.parametrize("path", ["/v1/models", CHAT, TEXT])
+def test_a_password_is_the_key(make_client, monkeypatch, path):
     monkeypatch.setattr("mlx_gateloop.app.server.failed_logins.DELAY_SECONDS", 0.0)
-    ask = make_ask(("me", "sécret"))
-
-    async def scene():
-        for path, body in (("/v1/models", None), (CHAT, GREEDY), (TEXT, {"prompt": "a"})):
-            for headers in ({}, {"authorization": "Bearer wrong"}):
-                assert (await ask(path, body, **headers)).status_code == 401
-            for key in ("sécret", "me:sécret"):
-                answer = await ask(path, body, authorization=f"Bearer {key}".encode())
-                assert answer.status_code == 200
-
-    asyncio.run(scene())
+    client, body = make_client(("me", "sécret")), GREEDY | {"prompt": "a"}
+    method = "GET" if path == "/v1/models" else "POST"
+    for key, status in {None: 401, "wrong": 401, "sécret": 200, "me:sécret": 200}.items():
+        headers = {"authorization": f"Bearer {key}".encode()} if key else {}
+        answer = client.request(method, path, json=body, headers=headers)
+        assert answer.status_code == status
 
 
-def test_twenty_at_once_get_the_answers_of_one_and_the_next_is_told_to_wait(make_ask):
-    ask = make_ask()
+def test_twenty_at_once_get_the_answers_of_one_and_the_next_is_told_to_wait(make_client):
     sampled = GREEDY | {"temperature": 1, "stream": True}
     bodies = [sampled | {"seed": seed} for seed in range(20)]
 
     async def scene():
-        alone = [text_of(events(await ask(CHAT, body))) for body in bodies]
-        together = await asyncio.gather(*(ask(CHAT, body) for body in bodies))
-        assert [text_of(events(answer)) for answer in together] == alone
-        assert len(set(alone)) > 10
-        many = await asyncio.gather(*(ask(CHAT, body | {"stream": False}) for body in bodies * 3))
-        return {answer.status_code for answer in many}
+        transport = httpx.ASGITransport(make_client().app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+            ask = partial(client.post, CHAT)
+            alone = [text_of(events(await ask(json=body))) for body in bodies]
+            together = await asyncio.gather(*(ask(json=body) for body in bodies))
+            assert [text_of(events(answer)) for answer in together] == alone
+            assert len(set(alone)) > 10
+            more = [body | {"stream": False} for body in bodies * 3]
+            return {each.status_code for each in await asyncio.gather(*(ask(json=b) for b in more))}
 
     assert asyncio.run(scene()) == {200, 503}

@@ -14,7 +14,7 @@ from helpers.interpreter import python
 from helpers.models import save_tiny_model
 from mlx_gateloop.app.generation.chat_tokenizer import ChatTokenizer
 from mlx_gateloop.app.generation.models import Models
-from mlx_gateloop.app.generation.run import Run, public_line
+from mlx_gateloop.app.generation.run import public_line
 
 import mlx_gateloop as gl
 from mlx_gateloop.generate import Sampling, stream
@@ -111,15 +111,16 @@ def test_the_queue_is_bounded_and_leaves_at_once(make_engine, finished, until):
     assert finished(waiting[1]).text == finished(another).text != ""
 
 
-def test_who_leaves_while_waiting_cancels_the_run():
+def test_who_leaves_while_waiting_cancels_the_run(engine, until):
     async def scene(run):
         task = asyncio.create_task(run.ended())
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        return run.stopped
+        return run
 
-    assert asyncio.run(scene(Run("tiny")))
+    until(run := asyncio.run(scene(engine.enqueue("fixed", None))))
+    assert run.stopped
 
 
 def test_old_runs_go_and_memory_stays_flat(make_engine, finished):
@@ -139,18 +140,17 @@ def test_old_runs_go_and_memory_stays_flat(make_engine, finished):
     assert gone() is None
 
 
-def test_another_model_frees_the_old_one_unless_a_run_needs_it(engine, finished):
-    names, models, alive = [], [], []
+def test_another_model_frees_the_old_one_unless_a_run_needs_it(engine, finished, monkeypatch):
+    names, models, alive, load = [], [], [], Models.load
 
-    class Watching(Models):
-        def load(self, name):
-            names.append(name)
-            alive.append(sum(model() is not None for model in models))
-            loaded = super().load(name)
-            models.append(weakref.ref(loaded.model))
-            return loaded
+    def watched(self, name):
+        names.append(name)
+        alive.append(sum(model() is not None for model in models))
+        loaded = load(self, name)
+        models.append(weakref.ref(loaded.model))
+        return loaded
 
-    engine.models = Watching(engine.models.roots, trusted=engine.models.trusted)
+    monkeypatch.setattr(Models, "load", watched)
     finished(engine.enqueue("tiny", None))
     finished(ask(engine))
     finished(ask(engine, model="fixed"))
@@ -304,17 +304,10 @@ def test_a_dead_thread_is_replaced(engine, finished, until, monkeypatch, caplog)
 
 
 def test_all_names_of_a_model_load_it_once(engine, finished, monkeypatch):
-    names, load = [], Models.load
-
-    def named(self, name):
-        names.append(name)
-        return load(self, name)
-
-    monkeypatch.setattr(Models, "load", named)
-    folder = engine.models.roots[0]
-    for name in ("tiny", "./tiny", "tiny/../tiny", str(folder / "tiny")):
+    monkeypatch.setattr(engine.models, "load", load := Mock(wraps=engine.models.load))
+    for name in ("tiny", "./tiny", "tiny/../tiny", str(engine.models.roots[0] / "tiny")):
         finished(ask(engine, model=name))
-    assert names == ["tiny"]
+    load.assert_called_once_with("tiny")
 
 
 def test_visitors_get_one_short_line_without_folders():

@@ -11,6 +11,7 @@ from helpers.recurrent import save_recurrent_model
 from mlx_gateloop.app.api import _transitions
 from mlx_gateloop.app.conversations import file
 from mlx_gateloop.app.generation.caches import Caches
+from mlx_gateloop.app.generation.chat_tokenizer import ChatTokenizer
 from mlx_gateloop.app.generation.decoder import NOT_TRIMMABLE, TOO_LARGE
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.prefix_cache import START
@@ -149,17 +150,9 @@ def test_the_trace_is_the_recorders(other_chat, name):
 
 
 @pytest.mark.parametrize("name", ["tiny", "qwen3_5", "llama"])
-def test_the_end_of_a_turn_is_not_in_the_state(other_chat, name):
-    chat, stops = other_chat(name), list(range(300))
-
-    class Ending(Models):
-        def load(self, name):
-            loaded = super().load(name)
-            loaded.tokenizer.tokenizer.stops = stops
-            return loaded
-
-    engine = chat.engine
-    engine.models = Ending(engine.models.roots, trusted=engine.models.trusted)
+def test_the_end_of_a_turn_is_not_in_the_state(other_chat, name, monkeypatch):
+    chat, stops = other_chat(name), [*range(300)]
+    monkeypatch.setattr(ChatTokenizer, "special_ids", lambda _: (None, stops, []))
     assert chat.say("hello").stats.tokens == 0
     stops[:] = range(0, 256, 8)
     runs = [chat.say("hello", seed, max_tokens=100) for seed in range(3)]

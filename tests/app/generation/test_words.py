@@ -114,8 +114,7 @@ def test_pieces_that_are_not_in_the_text_have_no_place():
     assert token_begins("ab", ["x", "ab"], -1) == [None, None]
 
 
-def test_words_of_a_conversation_that_goes_on(make_chat, engine):
-    chat = make_chat(engine)
+def test_words_of_a_conversation_that_goes_on(chat):
     chat.say(" first 🙂 <b> ")
     found = Words().update(chat.say("second"))
     for number, text in enumerate(message["content"] for message in chat.messages):

@@ -5,6 +5,7 @@ import base64
 import json
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from helpers.models import save_tiny_model
@@ -15,6 +16,7 @@ from mlx_gateloop.app.page.updates import OFF
 
 import mlx_gateloop as gl
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.generate import Sampling
 
 gr = pytest.importorskip("gradio")
 # those of the page's controls
@@ -194,18 +196,12 @@ def test_a_refused_message_goes_back_into_the_box(make_engine, tmp_path, what, r
 
 
 def test_side_by_side_leaves_nothing_behind_if_one_is_refused(handlers, monkeypatch):
-    made, submit = [], handlers.engine.submit
-
-    def once(*arguments):
-        if made:
-            raise InputError("the queue is full")
-        made.append(submit(*arguments))
-        return made[-1]
-
-    monkeypatch.setattr(handlers.engine, "submit", once)
+    run = handlers.engine.submit("tiny", ENDLESS, Sampling(0), 1024)
+    answers = [run, InputError("the queue is full")]
+    monkeypatch.setattr(handlers.engine, "submit", Mock(side_effect=answers))
     with pytest.raises(gr.Error, match="is full"):
         last(handlers.compare(ENDLESS, new_session(), "tiny", "fixed", False, **LONG))
-    assert made[0].stopped
+    assert run.stopped
 
 
 def test_a_wrong_value_or_an_empty_text_is_a_line_for_the_visitor(handlers):
@@ -221,6 +217,8 @@ def test_a_wrong_value_or_an_empty_text_is_a_line_for_the_visitor(handlers):
     for line, updates in asked.items():
         with pytest.raises(gr.Error, match=line):
             last(updates)
+    with pytest.raises(gr.Error, match="there is no &#x27;nothing&#x27;"):
+        asyncio.run(handlers.prepare("nothing"))
 
 
 def test_a_page_that_is_loaded_again_gets_its_chat(handlers):

@@ -27,41 +27,35 @@ def test_a_foreign_model_answers_as_an_embedded_one(make_engine, make_chat):
     assert found.begin > 0  # from the cached state
 
 
-@pytest.fixture
-def foreign(make_engine, tmp_path):
-    """An engine with the given hostile models and a good one, all foreign."""
-
-    def foreign(*kinds):
-        for kind in kinds:
-            save_hostile_model(tmp_path / kind, kind)
-        save_tiny_model(tmp_path / "good", chat=True, hidden_size=16, intermediate_size=32)
-        return make_engine(tmp_path, bounds=BOUNDS)
-
-    return foreign
-
-
 ENDED = {"nested loops", "long string", "power"}  # others end by themselves, with an error
 
 
-def check(engine, kinds, until, finished):
-    """All that is hostile fails in one line, and the good model answers meanwhile and after."""
-    prompt = [{"role": "user", "content": SLOW_TEXT}]
-    bad = [engine.submit(kind, prompt, GREEDY, 5) for kind in kinds]
-    assert finished(engine.submit("good", HELLO, GREEDY, 5)).text
-    for run in bad:
-        until(run)
-        assert run.error
-        assert "\n" not in run.error
-        assert len(run.error) <= 200
-        assert "/home" not in run.error
-        assert not run.pieces
-    assert finished(engine.submit("good", HELLO, GREEDY, 5)).text
-    return [run.error for run in bad]
+@pytest.fixture
+def errors_of(make_engine, tmp_path, until, finished):
+    """Errors of hostile models, each one line; a good model answers meanwhile and after."""
+
+    def errors_of(*kinds):
+        for kind in kinds:
+            save_hostile_model(tmp_path / kind, kind)
+        save_tiny_model(tmp_path / "good", chat=True, hidden_size=16, intermediate_size=32)
+        engine, prompt = make_engine(tmp_path, bounds=BOUNDS), [dict(HELLO[0], content=SLOW_TEXT)]
+        bad = [engine.submit(kind, prompt, GREEDY, 5) for kind in kinds]
+        assert finished(engine.submit("good", HELLO, GREEDY, 5)).text
+        for run in bad:
+            until(run)
+            assert run.error
+            assert "\n" not in run.error
+            assert len(run.error) <= 200
+            assert "/home" not in run.error
+            assert not run.pieces
+        assert finished(engine.submit("good", HELLO, GREEDY, 5)).text
+        return [run.error for run in bad]
+
+    return errors_of
 
 
-def test_hostile_templates_and_tokenizers_fail_in_one_line(foreign, until, finished):
-    kinds = ["power", "long error", "regex"]
-    power, long, regex = check(foreign(*kinds), kinds, until, finished)
+def test_hostile_templates_and_tokenizers_fail_in_one_line(errors_of):
+    power, long, regex = errors_of("power", "long error", "regex")
     assert power == (
         "model: its chat template was stopped: it takes more than 1 seconds or 2 GB of memory; "
         "use another model"
@@ -72,8 +66,8 @@ def test_hostile_templates_and_tokenizers_fail_in_one_line(foreign, until, finis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TEMPLATES | TOKENIZERS)
-def test_every_kind_fails_in_one_line(foreign, until, finished, kind):
-    (line,) = check(foreign(kind), [kind], until, finished)
+def test_every_kind_fails_in_one_line(errors_of, kind):
+    (line,) = errors_of(kind)
     assert ("was stopped" in line) == (kind in ENDED)
 
 
