@@ -33,11 +33,10 @@ _FROM = {"GateLoop": "model.layer", "Model": "model.lm", "ModelArgs": "model.lm"
 _FROM |= {"load": "io.models", "load_layers": "io.layers", "save": "io.models"}
 _FROM |= {"State": "model.state", "read_state": "io.states", "write_state": "io.states"}
 _FROM |= {"tune_state": "train.tune_state"}
-_MODULES = ("ops", "watch")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in ("ops", "watch"):
         return import_module(f"{__name__}.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,9 +3,12 @@
 libmlx looks up its `cblas_*gemm` when it is loaded, so `mlx.core` must be imported after this.
 """
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
 
 library = ""  # the OpenBLAS library that computes MLX's matrix products
 reason = ""  # or the reason why MLX computes them itself
@@ -13,7 +16,6 @@ NOT_BUILT = "the bridge was not built"
 DAMAGED = "the bridge does not load"
 OTHER_BLAS = "another BLAS is loaded globally"
 OTHER_NUMPY = "NumPy's wheel does not hold the one OpenBLAS known here"
-TOO_LATE = "MLX was imported first: import mlx_gateloop before mlx"
 
 
 def connect(folders: Iterable[str]) -> None:
@@ -29,8 +31,6 @@ def connect(folders: Iterable[str]) -> None:
 def limit_threads(count: int) -> None:
     """Let the library use at most so many threads, also when it was loaded for more processors."""
     if library:
-        import ctypes
-
         openblas = ctypes.CDLL(library)
         if openblas.scipy_openblas_get_num_threads64_() > count:
             openblas.scipy_openblas_set_num_threads64_(count)
@@ -42,16 +42,11 @@ def _connect(folders: Iterable[str]) -> tuple[str, str]:
     if os.environ.get("MLX_GATELOOP_BLAS") == "off":
         return "", "MLX_GATELOOP_BLAS=off"
     if "mlx.core" in sys.modules:
-        return "", TOO_LATE
-
-    import ctypes
-    from pathlib import Path
-
+        return "", "MLX was imported first: import mlx_gateloop before mlx"
     files = [Path(folder) / "ops/cpu/libmlx_gateloop_blas.so" for folder in folders]
     bridges = [str(file) for file in files if file.exists()]
     if not bridges:
         return "", NOT_BUILT
-
     if hasattr(ctypes.CDLL(None), "cblas_sgemm"):
         return "", OTHER_BLAS
     found = _openblas_libraries()
@@ -80,9 +75,6 @@ def _connect(folders: Iterable[str]) -> tuple[str, str]:
 
 
 def _openblas_libraries() -> list[str]:
-    from importlib.util import find_spec
-    from pathlib import Path
-
     numpy = find_spec("numpy")
     # Only an installed package: a numpy.py beside the user's script is another.
     folders = [Path(place).parent for place in (numpy and numpy.submodule_search_locations) or ()]

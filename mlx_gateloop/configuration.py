@@ -95,13 +95,16 @@ def raises_input_error(cls: type[T]) -> type[T]:
     return cls
 
 
-def first_problem(error: ValidationError, cls: type) -> str:
+def first_problem(error: ValidationError, cls: Any) -> str:
     """Describe the first failure in one line: the dotted key, the expected and the given value."""
     problem = error.errors(include_url=False)[0]
     *section, name = problem["loc"] or ("",)
     key = shortened(".".join(map(str, problem["loc"])))
     if problem["type"] == "unexpected_keyword_argument":
-        return f"unknown key {key}{among(shortened(str(name)), _fields(cls, section))}"
+        for part in section:
+            cls = next(field.type for field in fields(cls) if field.name == part)
+        allowed = [field.name for field in fields(cls)]
+        return f"unknown key {key}{among(shortened(str(name)), allowed)}"
     if problem["type"] == "value_error":  # from a check of our own, which names the field
         return problem["msg"].removeprefix("Value error, ")
     expected = problem["msg"].replace("Input should", "must", 1)
@@ -114,9 +117,3 @@ def among(word: str, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, allowed, n=1)
     guess = f" (did you mean {close[0]}?)" if close else ""
     return f"{guess}; allowed: {', '.join(allowed)}"
-
-
-def _fields(cls: Any, section: Iterable[int | str]) -> list[str]:
-    for part in section:
-        cls = next(field.type for field in fields(cls) if field.name == part)
-    return [field.name for field in fields(cls)]

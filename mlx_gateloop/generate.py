@@ -155,9 +155,11 @@ def stream(
     def tokens() -> Iterator[int]:
         read, most = ids, max_tokens
         if state is not None and not read:  # its logits are those of the first token
-            first: Any = draw(log_probabilities(state)).tolist()
-            yield first[0]
-            read, most = first, most - 1
+            if state.logits is None:
+                raise InputError("prompt: empty, and the state has no next token; give a word")
+            read = draw((state.logits - mx.logsumexp(state.logits))[None]).tolist()
+            yield read[0]
+            most -= 1
             if not most:
                 return
         how: dict[str, Any] = {"max_tokens": most, "sampler": draw, "logits_processors": processors}
@@ -233,25 +235,13 @@ def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
             if start:
                 yield held[:start]
             return
-        safe = len(held) - max((_overlap(held, s) for s in stop), default=0)
+        starts = (n for n in range(len(held)) if any(s.startswith(held[n:]) for s in stop))
+        safe = next(starts, len(held))
         if safe:
             yield held[:safe]
             held = held[safe:]
     if held:
         yield held
-
-
-def _overlap(text: str, stop: str) -> int:
-    """The length of the text's longest end that begins the stop string."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
-
-
-def log_probabilities(state: State) -> mx.array:
-    """Return those of the next token, `[1, V]`."""
-    if state.logits is None:
-        raise InputError("prompt: empty, and the state has no next token; give a word")
-    return (state.logits - mx.logsumexp(state.logits))[None]
 
 
 def prompt_ids(
@@ -264,13 +254,11 @@ def prompt_ids(
     ids: list[int]
     if isinstance(prompt, str):
         ids = tokenizer.encode(prompt, add_special_tokens=False)
-        if is_continued:
-            require_readable(model, max(ids, default=0))
-            return ids
-        start = start_ids(tokenizer)
-        ids = ids if start and ids[:1] == start else start + ids
-        # A new document starts after the end-of-text token, which separates documents.
-        ids = ids or [tokenizer.eos_token_id]
+        if not is_continued:
+            start = start_ids(tokenizer)
+            ids = ids if start and ids[:1] == start else start + ids
+            # A new document starts after the end-of-text token, which separates documents.
+            ids = ids or [tokenizer.eos_token_id]
         if ids == [None]:
             raise InputError("prompt: empty, and the model has no token to begin with; give a word")
     elif not tokenizer.has_chat_template:

@@ -10,6 +10,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,6 @@ CHAT_TEMPLATE = (
 )
 
 _SPACE = "\u2581"  # a space in the pieces of sentencepiece
-_NORMAL, _USER_DEFINED = 1, 4  # ModelProto.SentencePiece.Type
-_BPE = 2  # TrainerSpec.ModelType
 _PART = "\ufffd"  # how `decode` writes a letter that lacks bytes
 CONTEXT = 8  # tokens that decide how the next one is written; a letter has up to four
 
@@ -64,7 +63,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokeniz
             "special tokens; choose a larger one, or the tokenizer kind bytes"
         )
     # Every common character gets an entry; keep at least as many entries for learned pieces.
-    sentences = _without_rare(sentences, max_characters=max(1, (vocab_size - least) // 2))
+    counts = Counter(chain.from_iterable(sentences)).most_common()
+    if rare := dict.fromkeys(ord(c) for c, _ in counts[max(1, (vocab_size - least) // 2) :]):
+        sentences = [sentence.translate(rare) for sentence in sentences]  # they become bytes
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences),
@@ -101,15 +102,6 @@ def _sample(texts: list[str]) -> list[str]:
     ]
 
 
-def _without_rare(sentences: list[str], max_characters: int) -> list[str]:
-    """Keep the `max_characters` commonest characters of the sentences; others become bytes."""
-    counts: Counter[str] = Counter()
-    for sentence in sentences:
-        counts.update(sentence)
-    rare = dict.fromkeys(map(ord, [c for c, _ in counts.most_common()[max_characters:]]))
-    return [sentence.translate(rare) for sentence in sentences] if rare else sentences
-
-
 def from_sentencepiece(path: str | os.PathLike[str]) -> "PreTrainedTokenizerFast":
     """Read a `.model` file that round-trips every text; add the special tokens that it lacks."""
     try:
@@ -126,40 +118,9 @@ def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)
-    trainer = proto.trainer_spec
-    _require_round_trips(trainer, proto.normalizer_spec, name)
-    longest = max((len(piece.piece) for piece in proto.pieces), default=0)
-    if longest > _LONGEST_PIECE:  # its merges are searched in quadratic time
-        raise InputError(f"{name}: a piece of {longest} characters; at most {_LONGEST_PIECE}")
-    # Pieces hold real spaces here, so that U+2581 can represent itself (as three bytes).
-    pieces = [piece.piece.replace(_SPACE, " ") for piece in proto.pieces]
-    ids = {piece: index for index, piece in enumerate(pieces)}
-    scores = {pieces[i]: p.score for i, p in enumerate(proto.pieces) if p.type == _NORMAL}
-    model = BPE(ids, _merges(scores, ids), unk_token=trainer.unk_piece, byte_fallback=True)
-    tokenizer = Tokenizer(model)
-    tokenizer.add_tokens(
-        [
-            AddedToken(pieces[i], normalized=False)
-            for i, piece in enumerate(proto.pieces)
-            if piece.type == _USER_DEFINED
-        ]
-    )
-
-    def special(index: int, default: str) -> str:
-        return pieces[index] if index >= 0 else default
-
-    return _wrap(
-        tokenizer,
-        unk_token=trainer.unk_piece,
-        bos_token=special(trainer.bos_id, BOS),
-        eos_token=special(trainer.eos_id, EOS),
-        pad_token=special(trainer.pad_id, PAD),
-    )
-
-
-def _require_round_trips(trainer: Any, normalizer: Any, name: str) -> None:
+    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     required = {
-        "model_type=bpe": trainer.model_type == _BPE,
+        "model_type=bpe": trainer.model_type == trainer.BPE,
         "byte_fallback=true": trainer.byte_fallback,
         "normalization_rule_name=identity": not normalizer.precompiled_charsmap,
         "remove_extra_whitespaces=false": not normalizer.remove_extra_whitespaces,
@@ -167,6 +128,23 @@ def _require_round_trips(trainer: Any, normalizer: Any, name: str) -> None:
     }
     if wrong := [option for option, holds in required.items() if not holds]:
         raise InputError(f"{name}: it would change text; train it with {', '.join(wrong)}")
+    longest = max((len(piece.piece) for piece in proto.pieces), default=0)
+    if longest > _LONGEST_PIECE:  # its merges are searched in quadratic time
+        raise InputError(f"{name}: a piece of {longest} characters; at most {_LONGEST_PIECE}")
+    # Pieces hold real spaces here, so that U+2581 can represent itself (as three bytes).
+    pieces = [piece.piece.replace(_SPACE, " ") for piece in proto.pieces]
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    typed = [*zip(pieces, proto.pieces, strict=True)]
+    scores = {piece: p.score for piece, p in typed if p.type == p.NORMAL}
+    model = BPE(ids, _merges(scores, ids), unk_token=trainer.unk_piece, byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    added = [piece for piece, p in typed if p.type == p.USER_DEFINED]
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in added])
+    special = {}
+    for end, default in (("bos", BOS), ("eos", EOS), ("pad", PAD)):
+        index = getattr(trainer, f"{end}_id")
+        special[f"{end}_token"] = pieces[index] if index >= 0 else default
+    return _wrap(tokenizer, unk_token=trainer.unk_piece, **special)
 
 
 def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[tuple[str, str]]:
