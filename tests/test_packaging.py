@@ -10,7 +10,6 @@ from importlib.metadata import requires
 from pathlib import Path
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
@@ -82,7 +81,8 @@ def test_a_source_tree_that_is_not_installed_says_so():
 
 
 @pytest.mark.slow
-def test_a_wheel_made_without_a_compiler_holds_all_and_works_alone(tmp_path):
+def test_a_wheel_made_without_a_compiler_holds_all(tmp_path):
+    """`make test-install` installs such a wheel, and runs its commands."""
     command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"]
     nowhere = {"CC": str(tmp_path / "cc"), "CXX": str(tmp_path / "cxx")}
     subprocess.run(
@@ -92,39 +92,15 @@ def test_a_wheel_made_without_a_compiler_holds_all_and_works_alone(tmp_path):
         capture_output=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    place = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        archive.extractall(place)
+        held = {name for name in archive.namelist() if ".dist-info" not in name}
     source = {
         f"{prefix}{file.relative_to(ROOT)}"
         for folder, prefix in (("mlx_gateloop", ""), ("app", PREFIX), ("convert", PREFIX))
         for file in (ROOT / folder).rglob("*")
         if file.is_file() and not {"__pycache__", "src"} & {*file.relative_to(ROOT).parts}
     }
-    package = {name for name in names if name.startswith(PREFIX)}
-    assert package == source | {f"{PREFIX}_build_info.py"}
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"mlx_gateloop"}
-    code = """
-import mlx_gateloop as gl, mlx.core as mx
-from mlx_gateloop.ops.cpu import why_missing
-h = gl.linear_scan(mx.full((1, 3, 1), 0.5), mx.ones((1, 3, 1)))
-print(gl.__file__, gl.ModelArgs().model_type, h.reshape(-1).tolist(), why_missing(), sep="|")
-"""
-    folders = [str(place), str(Path(np.__file__).parents[1])]
-    child = subprocess.run(
-        [sys.executable, "-S", "-c", code],  # no `.pth` file runs, not even an editable install's
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    file, model_type, states, why_missing = child.stdout.strip().split("|")
-    assert (file, model_type) == (str(place / "mlx_gateloop" / "__init__.py"), "gateloop")
-    assert states == "[1.0, 1.5, 1.75]"
-    expected = "no C++ compiler was found" if sys.platform == "linux" else "built on Linux only"
-    assert expected in why_missing
+    assert held == source | {f"{PREFIX}_build_info.py"}
 
 
 def test_make_demo_ends_on_an_interrupt_without_an_error(tmp_path):
