@@ -8,11 +8,11 @@ import tempfile
 from itertools import product
 from pathlib import Path
 
+from first_minute import FirstMinute
 from playwright.sync_api import Browser
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from helpers.browser import ROOT, Page, chromium, new_context, served
-from helpers.first_minute import FirstMinute
 from mlx_gateloop.app.page.examples import TEXT_EXAMPLES
 
 OUT = ROOT / "docs" / "images"

@@ -5,11 +5,11 @@ import re
 
 import pytest
 from helpers.browser import ROOT, Page, new_context
-from helpers.first_minute import WORD, FirstMinute
+from helpers.scripts import load_script
 from mlx_gateloop.app.page import scripts
 
 RECORDED = json.loads((ROOT / "app/page/static/tour.json").read_text("utf-8"))
-STEPS, CLICKS = 4, 4
+STEPS = 4
 OPEN = "document.querySelector('dialog.tour')?.open"
 MODULE = f"{scripts.URL}/tour.js"
 # Tab may leave for the browser's own buttons, of which a headless one has none.
@@ -35,7 +35,8 @@ STARTED = """async ([module, getItem]) => {
 @pytest.mark.slow
 def test_four_clicks_from_the_tour_to_a_word_that_is_forgotten_and_proven(browser, server):
     context = new_context(browser, returning=False)
-    visitor = FirstMinute(Page(context, server.url))
+    script = load_script("docs/first_minute.py")
+    visitor = script.FirstMinute(Page(context, server.url))
     visitor.skip_the_tour()
     assert visitor.tab.evaluate(f"import('{MODULE}').then((m) => m.startOnce())") is None
     visitor.page.painted()
@@ -43,13 +44,13 @@ def test_four_clicks_from_the_tour_to_a_word_that_is_forgotten_and_proven(browse
     visitor.page.choose("demo")  # make demo begins with it, this server with another
     visitor.ask()
     assert visitor.page.messages("user") == ["What does `str.split` do?"]
-    assert WORD in visitor.page.messages("bot")[0]
+    assert script.WORD in visitor.page.messages("bot")[0]
     note, before, after = visitor.forget()
     assert note.startswith("What changed is marked")
-    assert WORD in before
+    assert script.WORD in before
     assert after
-    assert WORD not in after
-    assert visitor.clicks == CLICKS
+    assert script.WORD not in after
+    assert visitor.clicks == script.MAX_CLICKS
     assert not visitor.page.problems
     context.close()
 
