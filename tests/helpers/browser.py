@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
+
+from mlx_gateloop.distributed.hosts import free_ports
 
 ROOT = Path(__file__).parents[2]
 # The shell is the same engine without the browser's own window, which costs a second a visitor.
@@ -35,10 +36,7 @@ class Server:
 
     def __init__(self, log, *arguments, prelude=""):
         self.log = log
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        command = [sys.executable, "-c", prelude + RUN_APP, "--port", str(port)]
+        command = [sys.executable, "-c", prelude + RUN_APP, "--port", str(free_ports(1))]
         command += map(str, arguments)
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         with log.open("w") as out:
@@ -124,18 +122,8 @@ class Page:
 
     def reload(self):
         """Open it again, as a new visitor."""
-        self._forget()
-        self.reopen()
-
-    def leave(self):
-        """Go to an empty page, which ends what runs for this one; nothing is kept of it."""
-        self._forget()
-        before = list(self.problems)
-        self.tab.goto("about:blank")
-        self.problems = before  # Gradio reports streams that it ends itself
-
-    def _forget(self):
         self.tab.evaluate("() => { sessionStorage.clear(); localStorage.clear(); }")
+        self.reopen()
 
     def reopen(self):
         """Open it again; broken connections that Gradio reports meanwhile do not count."""
@@ -184,19 +172,22 @@ class Page:
         self.tab.evaluate("document.querySelector('#settings .toggle-button').click()")
 
     def set(self, field, value):
-        """Fill in a number of the settings, such as "#seed input"."""
-        self.settings()
+        """Fill in one of the settings, such as "#seed input", unless it is so already."""
         box = self.tab.locator(field)
-        box.fill(str(value))
-        box.press("Tab")
-        self.settings()
+        if box.input_value() != str(value):  # opening them takes a while
+            self.settings()
+            box.fill(str(value))
+            box.press("Tab")
+            self.settings()
 
     def set_tokens(self, count):
         self.set("#max-tokens input[type=number]", count)
 
-    def choose(self, model):
+    def choose(self, model, about=""):
+        """Choose a model, and wait until its description has these words."""
         self.tab.locator("#model input").click()
         self.tab.get_by_role("option", name=model, exact=True).click()
+        self.tab.locator("#model-about", has_text=about).wait_for(state="attached")
 
     def go_to(self, tab, view):
         if not self.tab.get_by_role("tab", name=tab).count():  # a phone has it in a menu
@@ -208,10 +199,8 @@ class Page:
 
     def messages(self, who="user"):
         """Texts of the chat by the visitor ("user") or the model ("bot")."""
-        test_id = f"document.querySelectorAll('#chat [data-testid={who}]')"
-        return self.tab.evaluate(
-            f"[...{test_id}].map(e => e.textContent.replace(/^\\n|\\n$/g, ''))"
-        )
+        texts = self.tab.locator(f"#chat [data-testid={who}]").all_text_contents()
+        return [re.sub(r"^\n|\n\Z", "", text) for text in texts]
 
     def shows(self, messages):
         users = "document.querySelectorAll('#chat [data-testid=user]').length"
@@ -270,7 +259,4 @@ def request(url, **options):
 
 
 def memory_mb(pid):
-    status = Path(f"/proc/{pid}/status")
-    if status.exists() and (found := re.search(r"VmRSS:\s+(\d+)", status.read_text())):
-        return int(found[1]) / 1024
     return int(subprocess.check_output(["ps", "-o", "rss=", "-p", str(pid)])) / 1024

@@ -11,7 +11,6 @@ from mlx_gateloop.tokenizer import CHAT_TEMPLATE, train_tokenizer
 
 LAYERS, CHANNELS = 4, 48
 WIDE, SECONDS = 384, 0.02  # of the slow model: its channels, and the seconds a token
-HALF = 0xE2  # the first byte of a character of three
 # Reports connections of a process to other machines. It sees those of Python's sockets only, so the
 # event loop must not be uvloop's.
 WATCH = """
@@ -57,7 +56,7 @@ DEFAULTS = """() => {
   for (const toast of document.querySelectorAll('[data-testid=toast-close]')) toast.click();
 }"""
 TOKENS = 64  # per answer, unless a test asks for more
-MAX_TOKENS, SEED = "#max-tokens input[type=number]", "#seed input"
+SEED = "#seed input"
 
 
 class Visitor(Page):
@@ -67,7 +66,6 @@ class Visitor(Page):
     shared = None  # the run that tests look at, one after another
 
     def __init__(self, context, url):
-        self.values = {}  # the settings' values
         super().__init__(context, url)
         self.set_tokens(TOKENS)
 
@@ -100,26 +98,9 @@ class Visitor(Page):
         self.defaults()
         self.painted()
 
-    def reload(self):
-        super().reload()
-        self.values = {}
-
-    def set(self, field, value):
-        if self.values.get(field) != value:  # each takes a while
-            super().set(field, value)
-            self.values[field] = value
-
     def list(self):
         """Open or close the list of conversations."""
         self.tab.locator("#list-button").click()
-
-    def open_saved(self, name):
-        """Open a conversation of the list."""
-        self.list()
-        self.tab.locator("#saved").get_by_text(name, exact=True).click()
-        title = "document.querySelector('#save-name :is(textarea, input)').value"
-        self.tab.wait_for_function(f"name => {title} === name", arg=name)
-        self.list()
 
     def take(self, file):
         """Import a file."""
@@ -127,15 +108,6 @@ class Visitor(Page):
         with self.tab.expect_file_chooser() as chooser:
             self.tab.locator("#import").click()
         chooser.value.set_files(file)
-        self.list()
-
-    def name(self, title):
-        """Give the conversation a title."""
-        self.list()
-        box = self.tab.locator("#save-name textarea, #save-name input")
-        box.fill(title)
-        box.press("Enter")
-        self.tab.locator("#saved").get_by_text(title, exact=True).wait_for()
         self.list()
 
     def answer(self, text, *where):
@@ -154,12 +126,11 @@ class Visitor(Page):
 def endless_models(tmp_path_factory):
     """Models that never write a token that ends an answer.
 
-    "a" and "b" are small, "slow" waits before each token, and "half" ends within a character.
-    "falcon" and "llama" are of these types of mlx-lm, and may end.
+    "a" and "b" are small, "slow" waits before each token. "falcon" and "llama" are of these types
+    of mlx-lm, and may end.
     """
     folder, tokenizer = tmp_path_factory.mktemp("endless"), chat_tokenizer()
-    half = tokenizer.encode(bytes([HALF, 0x80, 0x80]).decode())[0]
-    for seed, name in enumerate(("a", "b", "half", "slow")):
+    for seed, name in enumerate(("a", "b", "slow")):
         channels = WIDE if name == "slow" else CHANNELS
         model = tiny_model(
             seed,
@@ -170,8 +141,6 @@ def endless_models(tmp_path_factory):
             transition="fixed" if name == "b" else "data_controlled",
         )
         never_end(model, tokenizer)
-        if name == "half":
-            model.lm_head.bias = model.lm_head.bias.at[half].add(1e9)
         gl.save(model, tokenizer, folder / name)
     # Pieces of a text that stays as it is: a random model's answers depend on every word.
     pieces = train_tokenizer([(ROOT / "LICENSE").read_text("utf-8")], 400)
@@ -274,14 +243,14 @@ def seeded(page):
 
 @pytest.fixture
 def download(tmp_path):
-    """Clicks "png" or "npz", and returns the file and its address."""
+    """Clicks "png", "npz" or "save-page"; returns the file."""
 
     def click(page, kind):
         with page.tab.expect_download() as download:
             page.tab.locator(f"#chat-view .{kind}").click()
-        name = download.value.suggested_filename
-        download.value.save_as(tmp_path / name)
-        return tmp_path / name, download.value.url
+        file = tmp_path / download.value.suggested_filename
+        download.value.save_as(file)
+        return file
 
     return click
 
@@ -291,7 +260,7 @@ def arrays(download):
     """The transitions of a page's run, as it downloads them."""
 
     def load(page):
-        with np.load(download(page, "npz")[0]) as file:
+        with np.load(download(page, "npz")) as file:
             return dict(file)
 
     return load

@@ -104,15 +104,6 @@ def test_grey_buttons_say_why_and_the_box_stays_in_sight(answered):
     page.tab.locator("#words-undo").click()
 
 
-def test_the_panel_names_the_model_that_it_shows(page):
-    page.set_tokens(8)
-    page.answer("hello")
-    page.choose("b")
-    assert page.tab.locator("#chat-view .model").inner_text() == "a"
-    page.answer("and now")
-    assert page.tab.locator("#chat-view .model").inner_text() == "b"
-
-
 def test_a_conversation_speaks_as_a_tuned_state(seeded, endless_models, tmp_path):
     page, model, tokenizer = seeded, *gl.load(endless_models / "a")
     state = gl.State(model.make_cache())
@@ -127,13 +118,8 @@ def test_a_conversation_speaks_as_a_tuned_state(seeded, endless_models, tmp_path
         picker.get_by_role("status").filter(has_text=line).wait_for()
 
     drop("calm.state", "calm.state: a tuned state")
-    tokens, (text,) = page.answer("calm words"), page.messages("bot")
+    page.answer("calm words")
     speaks = page.tab.locator("#chat-status").get_by_text("speaks as calm.state")
-    speaks.wait_for()
-    run = page.view("run")
-    page.tab.get_by_label("Retry").last.click()
-    page.begun(run)
-    assert (page.finished(), page.messages("bot")) == (tokens, [text])
     speaks.wait_for()
     drop("bad.state", "bad.state: not a state of gateloop read")
     page.answer("two")

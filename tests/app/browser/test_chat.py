@@ -12,13 +12,6 @@ ON_TOP = """() => {
 }"""
 
 
-def choose(page, model, about):
-    """Choose a model and wait for its description: all that was sent before is shown by then."""
-    page.choose(model)
-    shown = "document.querySelector('#model-about').innerText"
-    page.tab.wait_for_function(f"about => {shown}.includes(about)", arg=about)
-
-
 def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
     page.set_tokens(1024)
     page.choose("slow")
@@ -36,7 +29,7 @@ def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
     page.tab.wait_for_function(has(21))
     page.tab.locator("#clear").click()
     page.shows(0)
-    choose(page, "b", "fixed transitions")
+    page.choose("b", "fixed transitions")  # all that was sent before is shown by then
     assert page.messages() == page.messages("bot") == []
     assert page.view("run") is None
     assert page.view("pieces") == []
@@ -44,15 +37,15 @@ def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
     page.set_tokens(8)
     page.answer("from the start")
     assert page.messages() == ["from the start"]
+    assert page.tab.locator("#chat-view .model").inner_text() == "b"
     now, whole = page.read()
     assert now == whole
 
 
 @pytest.mark.slow
 def test_many_tabs_of_one_browser_chat_stop_and_see_the_view(new_page):
-    tabs = [new_page()]
-    while len(tabs) < TABS:
-        tabs.append(new_page(context=tabs[0].tab.context))
+    first = new_page()
+    tabs = [first, *(new_page(context=first.tab.context) for _ in range(TABS - 1))]
     for tab in tabs:
         tab.set_tokens(1024)
         tab.choose("slow")
@@ -62,23 +55,33 @@ def test_many_tabs_of_one_browser_chat_stop_and_see_the_view(new_page):
     for tab in tabs:  # the engine runs four at once: stopped ones let the others run
         tab.tab.wait_for_function(has(21))
         tab.tab.locator("#chat-stop").click()
-        while tab.finished() and "stopped" not in tab.tab.locator("#chat-status").inner_text():
-            tab.ask("once more")  # it was over before
-            tab.tab.locator("#chat-stop").click()
+        tab.finished()
     assert len({tab.view("run") for tab in tabs}) == TABS
 
 
-def test_retry_and_undo_go_back(page):
+def test_retry_versions_and_undo_go_back(page):
     tokens, run = page.answer("one"), page.view("run")
     page.answer("two < three")
     first, last = page.messages("bot")
-    before = page.view("run")
+    before, older = page.view("run"), page.tab.get_by_role("button", name="Older version")
+    assert not older.is_visible()
     page.tab.get_by_label("Retry").last.click()
     page.begun(before)
     page.finished()
-    assert page.messages("bot")[0] == first
-    assert page.messages("bot")[1] != last
+    again = page.messages("bot")
+    assert (again[0], again[1] != last) == (first, True)
     assert page.read()[0] == 1  # the state before the answer was kept
+    status = page.tab.locator("#chat-status")
+    assert "version 2 of 2" in status.inner_text()
+    older.click()
+    status.get_by_text("version 1 of 2").wait_for()
+    page.settled()
+    assert page.messages("bot") == [first, last]
+    assert page.view("run") == before  # the view goes back, too
+    page.tab.get_by_role("button", name="Newer version").click()
+    status.get_by_text("version 2 of 2").wait_for()
+    page.settled()
+    assert page.messages("bot") == again
     page.tab.get_by_label("Undo").last.click()
     page.shows(1)
     assert page.messages("bot") == [first]
@@ -87,16 +90,18 @@ def test_retry_and_undo_go_back(page):
     assert page.view("run") == run  # the view goes back too
 
 
-def test_an_edited_message_is_sent_and_shown_as_it_was_typed(page):
+def test_an_edited_message_is_sent_by_enter_and_shown_as_it_was_typed(page):
     for text in (SPECIAL, "  if x:\n      y\n\n    z  "):
         page.answer(text)
     assert page.messages() == [SPECIAL, "  if x:\n      y\n\n    z  "]
-    before = page.view("run")
-    page.tab.get_by_label("Edit").first.click()
-    box = page.tab.locator("#chat textarea")
-    assert box.input_value() == SPECIAL
-    box.fill(f"{SPECIAL}&amp;</b>")
-    page.tab.get_by_label("Submit").first.click()
+    before, box = page.view("run"), page.tab.locator("#chat textarea")
+    for key in ("Escape", "Enter"):
+        page.tab.get_by_label("Edit").first.click()
+        assert box.input_value() == SPECIAL
+        box.fill(f"{SPECIAL}&amp;</b>")
+        box.press(key)
+        box.wait_for(state="detached")
+        assert page.tab.evaluate("!!document.activeElement.closest('#chat-box')")
     page.begun(before)
     page.finished()
     assert page.messages() == [f"{SPECIAL}&amp;</b>"]  # what came later is gone
@@ -123,10 +128,3 @@ def test_a_refusal_hides_nothing_and_says_why(page):
     assert page.tab.evaluate(ON_TOP)
     page.problems.clear()  # the browser reports the refusal,
     page._events = False  # which has no end to wait for
-    page.list()
-    box = page.tab.locator("#save-name textarea, #save-name input")
-    box.fill("../x")
-    box.press("Enter")
-    page.tab.locator("#kept-note").get_by_text("A title has at most").wait_for()
-    assert page.tab.evaluate(ON_TOP)
-    page.list()

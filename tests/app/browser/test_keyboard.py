@@ -74,22 +74,6 @@ def test_a_question_continue_copy_rename_delete_and_undo_by_keyboard_alone(new_p
     assert page.messages() == ["my own question"]
 
 
-def test_an_edit_is_sent_by_enter_and_left_by_escape(page):
-    page.set_tokens(8)
-    page.answer("first")
-    for key, shown in (("Escape", "first"), ("Enter", "second")):
-        run = page.view("run")
-        page.tab.get_by_label("Edit").first.click()
-        page.tab.locator("#chat textarea").fill("second")
-        press(page, key)
-        if key == "Enter":
-            page.begun(run)
-            page.finished()
-        page.tab.wait_for_function("!document.querySelector('#chat textarea')")
-        assert page.messages() == [shown]
-        assert page.tab.evaluate(f"!!{FOCUSED}.closest('#chat-box')")
-
-
 @pytest.mark.parametrize("state", ["first", "answer", "settings", "Completion", "Memory lab"])
 def test_axe_finds_nothing_serious(page, state):
     if not AXE.exists():

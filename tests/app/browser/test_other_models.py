@@ -7,16 +7,10 @@ OPTIONS = """() => [...document.querySelectorAll('#chat-view .layer option')].ma
 KEEPS = "not watched: attention keeps tokens unchanged"
 
 
-def choose(page, name, type):
-    page.set_tokens(24)
-    page.choose(name)
-    about = "document.querySelector('#model-about').innerText"
-    page.tab.wait_for_function(f"{about} === '2 layers, {type}'")
-
-
 def test_a_hybrid_is_watched_and_goes_on_and_no_word_of_it_can_be_left_out(seeded):
     page = seeded
-    choose(page, "falcon", "falcon_h1")
+    page.set_tokens(24)
+    page.choose("falcon", "2 layers, falcon_h1")
     first = page.answer("what does a state remember, of the first message")
     assert page.tab.evaluate(OPTIONS) == [
         ["0", "1: layers.0.mamba · state space", False],
@@ -41,7 +35,7 @@ def test_a_hybrid_is_watched_and_goes_on_and_no_word_of_it_can_be_left_out(seede
 
 def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(seeded):
     page = seeded
-    choose(page, "llama", "llama")
+    page.choose("llama", "2 layers, llama")
     page.tab.locator("#chat-box textarea").fill("hello")
     page.tab.locator("#chat-box textarea").press("Enter")
     page.tab.wait_for_function(

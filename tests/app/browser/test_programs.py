@@ -11,37 +11,49 @@ from helpers.browser import ROOT, request
 
 
 @pytest.fixture(scope="module")
-def client(server):
-    return Client(server.url, verbose=False)
+def events(server):
+    """The page's events that ask the server."""
+    config = Client(server.url, verbose=False).config
+    return [event for event in config["dependencies"] if event["backend_fn"]]
 
 
-def test_no_event_of_the_page_puts_a_sign_of_progress_over_it(client):
-    events = [event for event in client.config["dependencies"] if event["backend_fn"]]
+def test_no_event_of_the_page_puts_a_sign_of_progress_over_it(events):
     private = [event for event in events if event["api_visibility"] == "private"]
     assert len(private) > 10
     assert {event["show_progress"] for event in private} == {"hidden"}
 
 
-class OpenAI:
+def test_only_answers_wait_in_gradios_queue(events):
+    """While the stream of one event ends, Gradio's page may miss all messages of another."""
+    waiting = [event for event in events if event["queue"] is not False and event["targets"]]
+    assert len(waiting) > 5
+    assert all(event["types"]["generator"] for event in waiting)
+
+
+def test_requests_pass_the_middleware(server):
+    assert request(server.url).status == 200
+    assert request(server.url, headers={"Host": "evil.example"}).status == 400
+    for path in ("upload", "file=/etc/passwd"):
+        assert request(f"{server.url}gradio_api/{path}").status == 403
+
+
+def openai(base_url, api_key):
     """The part of OpenAI's client that the documentation calls; the package is not a requirement.
 
     Answers have attributes, as the package's own.
     """
 
-    def __init__(self, base_url, api_key):
-        self.address = f"{base_url}/chat/completions"
-        self.headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
-        self.chat = SimpleNamespace(completions=self)
-
-    def create(self, **asked):
+    def create(**asked):
+        headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
         data = json.dumps(asked).encode()
-        answer = request(self.address, data=data, headers=self.headers)
-        assert answer.status == 200, answer.body
+        answer = request(f"{base_url}/chat/completions", data=data, headers=headers)
         return json.loads(answer.body, object_hook=lambda fields: SimpleNamespace(**fields))
+
+    return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
 
 
 def test_the_python_of_the_documentation_runs(server, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "openai", SimpleNamespace(OpenAI=OpenAI))
+    monkeypatch.setitem(sys.modules, "openai", SimpleNamespace(OpenAI=openai))
     page = (ROOT / "docs" / "app.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert [block.split()[1] for block in blocks] == ["openai", "gradio_client"]

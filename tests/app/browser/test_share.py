@@ -3,45 +3,35 @@
 import json
 import re
 
-import pytest
 from helpers.browser import QUESTIONS, new_context
 
 from .test_words import click_word, forget, settled
 
-HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\u202e hi"
+HOSTILE = "</script><img src=x onerror=alert(1)>\u202e &amp; ${alert(2)} {{value}} <|im_end|> hi"
 
 
 def words_of(page):
     return "".join(json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["texts"])
 
 
-@pytest.fixture
-def save(tmp_path):
-    """Saves a view by keyboard; returns the file."""
-
-    def save(page):
-        button = page.tab.locator("#chat-view .save-page")
-        button.focus()
-        with page.tab.expect_download() as download:
-            button.press("Enter")
-        file = tmp_path / download.value.suggested_filename
-        download.value.save_as(file)
-        output = page.tab.locator("#chat-view .saved").inner_text()
-        assert output.startswith(f"Saved {file.name}")
-        return file
-
-    return save
-
-
-def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
+def test_a_shared_view_opens_from_a_file_without_a_network(page, download, browser):
     for part in ("save-page", "with-system"):  # an empty chat has nothing to share
         assert page.tab.locator(f"#chat-view .{part}").is_hidden()
     page.set("#system textarea", "a hidden instruction")
     page.ask(HOSTILE)
     settled(page)
+    assert page.messages() == [HOSTILE]
+    click_word(page, 0, "hi")
+    page.tab.locator("#words-bar .message").click()
+    name = page.tab.locator("#words-bar .chosen").inner_text()
+    assert name.startswith("“</script><img src=x onerror=")
+    assert "\u202e" not in name
+    page.tab.locator("#words-bar .close").click()
     click_word(page, 0, "hi")
     forget(page)
-    file = save(page)
+    assert page.tab.locator("#chat-words img, #chat img, #chat-view img").count() == 0
+    file = download(page, "save-page")
+    assert page.tab.locator("#chat-view .saved").inner_text().startswith(f"Saved {file.name}")
     assert file.name.startswith("a-script-img-src-x")
     text = file.read_text("utf-8")
     assert len(text) < 300_000
@@ -49,7 +39,7 @@ def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
     assert "a hidden instruction" not in words_of(text)
     with_system = page.tab.locator("#chat-view .with-system input")
     with_system.check()
-    assert "a hidden instruction" in words_of(save(page).read_text("utf-8"))
+    assert "a hidden instruction" in words_of(download(page, "save-page").read_text("utf-8"))
     with_system.uncheck()
     page.set("#system textarea", "")
     file.write_text(text, "utf-8")

@@ -54,9 +54,6 @@ def test_an_answer_has_a_column_for_every_token(page, arrays):
     for picture, rows in enumerate((page.channels, page.channels, page.layers)):
         assert page.tab.evaluate(COLUMNS, picture) == [bins, bins, rows]
     assert "means of 2 tokens" in page.tab.locator("#chat-view .stack").inner_text()
-    status = page.tab.locator("#chat-status").inner_text()
-    for figure in ("first token", "prefill", "decode", "state", "memory"):
-        assert figure in status
     order = page.view("heatmaps.order")  # by half-life
     assert page.view("heatmaps.sortedTokens") == tokens
     assert sorted(order) == list(range(page.channels))
@@ -119,7 +116,7 @@ def test_the_files_have_what_the_view_shows(answered, arrays, download):
         assert answered.tab.evaluate(SWITCH, layer) == answered.tab.evaluate(MARKED) == expected
     answered.painted()
     shown = [Image.open(BytesIO(base64.b64decode(p))) for p in answered.tab.evaluate(CANVASES)]
-    file, _ = download(answered, "png")
+    file = download(answered, "png")
     assert file.name == "a-What-does-a-state-keep-layer-1.png"
     with Image.open(file) as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
@@ -131,15 +128,3 @@ def test_the_files_have_what_the_view_shows(answered, arrays, download):
         assert (pixels[top : top + canvas.height][opaque] == drawn[opaque][:, :3]).all()
         top += canvas.height
     assert pixels.shape[0] == top
-
-
-def test_the_text_is_complete_when_a_run_ends_within_a_character(page, arrays):
-    page.choose("half")
-    page.set_tokens(5)
-    page.answer("ends early")
-    texts = arrays(page)["texts"].tolist()
-    assert texts[-1].endswith("\ufffd")
-    assert [piece["text"] for piece in page.view("pieces")] == texts
-    shown = page.tab.locator("#chat-view .text").evaluate("e => e.textContent")
-    assert shown == "".join(texts)
-    assert page.messages("bot") == ["\ufffd" * 5]

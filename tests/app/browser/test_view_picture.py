@@ -124,16 +124,6 @@ def test_keys_select_point_and_zoom_but_for_those_of_the_browser(answered):
     assert widths[1] == widths[3] == widths[4]
 
 
-def test_formulas_are_behind_a_question_mark(answered):
-    stack = answered.tab.locator("#chat-view")
-    for sign in ("|a|", "h = a h", "Re("):
-        assert sign not in stack.inner_text()
-    question = answered.tab.get_by_label("About the half-life").first
-    question.press("Enter")
-    assert "h = a h + k v" in stack.inner_text()
-    question.press("Enter")
-
-
 def test_the_wheel_zooms_with_ctrl_about_the_pointer_and_drags_pan(answered):
     page, canvas = answered, part(answered, "layers")
     canvas.hover(position={"x": 400, "y": 40})

@@ -7,10 +7,6 @@ from .conftest import SEED
 
 WORDS = "document.querySelector('#chat-words .gw').words"
 SHOWS_ANSWER = f"!document.querySelector('#words-result').hidden && !{WORDS}.counterfactual.running"
-HOSTILE = (
-    "<img src=x onerror=\"alert('owned')\"> &amp; \u202eright\u2066 <|im_end|> 🙂 end"
-    " ${alert(1)} {{value}} <script>alert(2)</script>"
-)
 GROUND = "e => Number(getComputedStyle(e).backgroundColor.match(/[\\d.]+/g)[3] ?? 1)"  # opacity
 
 
@@ -219,17 +215,3 @@ def test_a_box_of_the_heatmap_is_wiped_and_the_answer_written_again(demo):
     until(page, "/layer 3/.test(document.querySelector('#words-result .title').innerText)")
     until(page, SHOWS_ANSWER)
     assert result.locator(".original").inner_text() == page.messages("bot")[0]
-
-
-def test_hostile_words_are_shown_harmlessly(page):
-    page.set_tokens(12)
-    page.ask(HOSTILE)
-    settled(page)
-    assert page.messages() == [HOSTILE]
-    click_word(page, 0, "right")
-    page.tab.locator("#words-bar .message").click()
-    name = page.tab.locator("#words-bar .chosen").inner_text()
-    assert name.startswith("“<img src=x onerror=")
-    assert "\u202e" not in name
-    forget(page)
-    assert page.tab.locator("#chat-words img, #chat img, #chat-view img").count() == 0
