@@ -18,12 +18,12 @@ OTHER_BLAS = "another BLAS is loaded globally"
 OTHER_NUMPY = "NumPy's wheel does not hold the one OpenBLAS known here"
 
 
-def connect(folders: Iterable[str]) -> None:
+def connect(package: Iterable[str]) -> None:
     """Connect the bridge once, and never raise; `library` or `reason` hold the result."""
     global library, reason
     if not (library or reason):
         try:
-            library, reason = _connect(folders)
+            library, reason = _connect(package)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
 
@@ -36,20 +36,28 @@ def limit_threads(count: int) -> None:
             openblas.scipy_openblas_set_num_threads64_(count)
 
 
-def _connect(folders: Iterable[str]) -> tuple[str, str]:
+def _connect(package: Iterable[str]) -> tuple[str, str]:
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return "", "the bridge is for Linux on x86-64 and aarch64"
     if os.environ.get("MLX_GATELOOP_BLAS") == "off":
         return "", "MLX_GATELOOP_BLAS=off"
     if "mlx.core" in sys.modules:
         return "", "MLX was imported first: import mlx_gateloop before mlx"
-    files = [Path(folder) / "ops/cpu/libmlx_gateloop_blas.so" for folder in folders]
+    files = [Path(folder) / "ops/cpu/libmlx_gateloop_blas.so" for folder in package]
     bridges = [str(file) for file in files if file.exists()]
     if not bridges:
         return "", NOT_BUILT
     if hasattr(ctypes.CDLL(None), "cblas_sgemm"):
         return "", OTHER_BLAS
-    found = _openblas_libraries()
+    numpy = find_spec("numpy")
+    # Only an installed package: a numpy.py beside the user's script is another.
+    folders = [Path(place).parent for place in (numpy and numpy.submodule_search_locations) or ()]
+    found = [
+        str(file)
+        for folder in folders
+        if folder.name in ("site-packages", "dist-packages")
+        for file in (folder / "numpy.libs").glob("libscipy_openblas64_*.so")
+    ]
     if len(found) != 1:
         return "", OTHER_NUMPY
     # Into the global scope only when connected, so that libmlx never finds unconnected functions.
@@ -72,15 +80,3 @@ def _connect(folders: Iterable[str]) -> tuple[str, str]:
         return "", f"{Path(found[0]).name} is not the OpenBLAS known here"
     ctypes.CDLL(bridges[0], mode=os.RTLD_NOLOAD | ctypes.RTLD_GLOBAL)
     return found[0], ""
-
-
-def _openblas_libraries() -> list[str]:
-    numpy = find_spec("numpy")
-    # Only an installed package: a numpy.py beside the user's script is another.
-    folders = [Path(place).parent for place in (numpy and numpy.submodule_search_locations) or ()]
-    return [
-        str(file)
-        for folder in folders
-        if folder.name in ("site-packages", "dist-packages")
-        for file in (folder / "numpy.libs").glob("libscipy_openblas64_*.so")
-    ]

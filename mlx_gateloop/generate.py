@@ -157,9 +157,9 @@ def stream(
         if state is not None and not read:  # its logits are those of the first token
             if state.logits is None:
                 raise InputError("prompt: empty, and the state has no next token; give a word")
-            read = draw((state.logits - mx.logsumexp(state.logits))[None]).tolist()
-            yield read[0]
-            most -= 1
+            first: Any = draw((state.logits - mx.logsumexp(state.logits))[None]).tolist()
+            yield first[0]
+            read, most = first, most - 1
             if not most:
                 return
         how: dict[str, Any] = {"max_tokens": most, "sampler": draw, "logits_processors": processors}
@@ -172,27 +172,21 @@ def stream(
             for response in stream_generate(model, tokenizer, read, draft_model=draft, **how):
                 yield response.token
 
-    def pieces() -> Iterator[str]:
-        for token in timed(tokens(), len(ids), speed or Speed()):
+    def pieces(speed: Speed) -> Iterator[str]:
+        start = time.perf_counter()
+        for count, token in enumerate(tokens(), 1):
+            now = time.perf_counter()
+            if count == 1:  # the prompt was read
+                speed.prompt_tokens = len(ids)
+                speed.prompt_tokens_per_second = len(ids) / (now - start)
+                start = now
+            speed.tokens, speed.tokens_per_second = count, count / max(now - start, 1e-9)
             if token in stops:
                 break
             yield text.add(token)
         yield text.end()
 
-    return until(pieces(), stop)
-
-
-def timed(tokens: Iterator[int], prompt_tokens: int, speed: Speed) -> Iterator[int]:
-    """Yield the tokens, and keep their speed; the first one comes when the prompt was read."""
-    start = time.perf_counter()
-    for count, token in enumerate(tokens, 1):
-        now = time.perf_counter()
-        if count == 1:
-            speed.prompt_tokens = prompt_tokens
-            speed.prompt_tokens_per_second = prompt_tokens / (now - start)
-            start = now
-        speed.tokens, speed.tokens_per_second = count, count / max(now - start, 1e-9)
-        yield token
+    return until(pieces(speed or Speed()), stop)
 
 
 def check_draft(model: nn.Module, tokenizer: Any, draft: nn.Module, its_tokenizer: Any) -> None:

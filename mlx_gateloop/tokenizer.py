@@ -53,7 +53,15 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokeniz
     """
     import sentencepiece
 
-    sentences = _sample(list(texts))
+    texts, chance = list(texts), random.Random(0)
+    share = _SAMPLE_CHARACTERS / max(1, sum(map(len, texts)))
+    sentences = [
+        # A piece that looks like a byte token would be read as one.
+        match[0].replace("<0x", "<0")
+        for text in texts
+        for match in _SENTENCE.finditer(text)
+        if share >= 1 or chance.random() < share
+    ]
     if not sentences:
         raise InputError("there is no text to train a tokenizer on; give a longer one")
     least = len(_SPECIAL) + 256
@@ -88,18 +96,6 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokeniz
         minloglevel=2,
     )
     return _convert(model.getvalue(), "the trained model")
-
-
-def _sample(texts: list[str]) -> list[str]:
-    share = _SAMPLE_CHARACTERS / max(1, sum(map(len, texts)))
-    chance = random.Random(0)
-    return [
-        # A piece that looks like a byte token would be read as one.
-        match[0].replace("<0x", "<0")
-        for text in texts
-        for match in _SENTENCE.finditer(text)
-        if share >= 1 or chance.random() < share
-    ]
 
 
 def from_sentencepiece(path: str | os.PathLike[str]) -> "PreTrainedTokenizerFast":
