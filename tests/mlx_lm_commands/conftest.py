@@ -13,19 +13,13 @@ from mlx_lm import utils
 from mlx_gateloop import cli
 
 
-@pytest.fixture(scope="session")
-def home(tmp_path_factory):
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path, monkeypatch):
     """A home directory with the text that mlx_lm would download for calibration."""
-    home = tmp_path_factory.mktemp("home")
-    calibration = home / ".cache" / "mlx-lm" / "calibration_v5.txt"
+    calibration = tmp_path / "home" / ".cache" / "mlx-lm" / "calibration_v5.txt"
     calibration.parent.mkdir(parents=True)
     calibration.write_text(TEXT)
-    return home
-
-
-@pytest.fixture(autouse=True)
-def surroundings(home, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
 

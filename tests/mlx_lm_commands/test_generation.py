@@ -1,7 +1,12 @@
-"""Text from mlx_lm: alone, in batches, from a cached prompt, and in a chat."""
+"""Text from mlx_lm: alone, in batches, from a cached prompt, and in a chat; and its perplexity."""
 
+import importlib
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
 import pytest
-from helpers.mlx_lm_commands import PROMPT, greedy, load, saved
+from helpers.mlx_lm_commands import PROMPT, greedy, load, local_dataset, saved
 from mlx_lm import batch_generate, stream_generate
 
 from mlx_gateloop.tokenizer import byte_tokenizer
@@ -57,3 +62,16 @@ def test_chat(directory, main, monkeypatch):
 def test_benchmark(directory, main):
     out = main("benchmark", "--model", directory, "-p", 8, "-g", 4, "-n", 1, "-b", 2)
     assert "Averages: prompt_tps=" in out
+
+
+def test_perplexity(directory, main, monkeypatch):
+    module = importlib.import_module("mlx_lm.perplexity")
+    monkeypatch.setattr(module, "load_dataset", local_dataset)
+    options = ["--sequence-length", 64, "--num-samples", 4, "--data-path", "rows"]
+    out = main("perplexity", "--model", directory, *options)
+    perplexity = float(out.split("Perplexity: ")[1].split()[0])
+    np.random.seed(123)  # the command's default
+    model, tokenizer = load(directory)
+    rows = module.load_data(tokenizer, "rows", 4, 64)
+    loss = nn.losses.cross_entropy(model(rows[:, :-1]), rows[:, 1:], reduction="mean")
+    assert perplexity == pytest.approx(mx.exp(loss).item(), rel=1e-3)

@@ -2,9 +2,10 @@
 
 import mlx.core as mx
 import pytest
-from helpers.mlx_lm_server import Clients, Single, serving, text_of
+from helpers.mlx_lm_server import serving, text_of
 from helpers.models import close
 from helpers.recurrent import save_recurrent_model
+from helpers.scripts import load_script
 from mlx_lm import stream_generate
 from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 
@@ -14,24 +15,21 @@ from mlx_gateloop.model.cache import MAX_BYTES
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory):
-    return tmp_path_factory.mktemp("server") / "log"
-
-
-@pytest.fixture(scope="module")
-def server(directory, log):
+def server(directory, tmp_path_factory):
+    log = tmp_path_factory.mktemp("server") / "log"
     with serving(directory, log) as server:
         yield server
+    assert "generation thread died" not in log.read_text()
 
 
-def test_many_clients_get_the_answers_of_single_runs(directory, server, log):
-    clients = Clients(server, Single(directory))
+def test_many_clients_get_the_answers_of_single_runs(directory, server):
+    long_form = load_script("benchmarks/serving.py")
+    clients = long_form.Clients(server, long_form.Single(directory))
     clients.run(requests=40, clients=8)
     assert clients.wrong == []
     assert clients.cached > 0
     assert clients.counts["cancelled"] > 0
     assert server.is_healthy()
-    assert "generation thread died" not in log.read_text()
 
 
 def test_the_patch_of_the_prompt_cache_is_necessary(directory):
@@ -86,11 +84,7 @@ def assert_known_prompts_are_answered_again(server, path):
     assert server.is_healthy()
 
 
-def test_a_prompt_that_the_server_knows_is_answered_again(directory, server):
-    assert_known_prompts_are_answered_again(server, directory)
-
-
-def test_a_request_may_name_a_draft_that_can_go_back(directory, server, log, tmp_path):
+def test_a_request_may_name_a_draft_that_can_go_back(directory, server, tmp_path):
     """The same words as of `--draft-model`, and every later request is answered."""
     mamba = save_recurrent_model(tmp_path / "mamba", "mamba")
     for draft in (mamba, directory, tmp_path / "none"):
@@ -99,7 +93,6 @@ def test_a_request_may_name_a_draft_that_can_go_back(directory, server, log, tmp
         assert (status == 200) == (draft == directory), data
         assert (b"--draft-model: a state of mamba" in data) == (draft == mamba), data
     assert_known_prompts_are_answered_again(server, directory)
-    assert "generation thread died" not in log.read_text()
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ class Interpreter:
         self.command = [*map(str, command)]
         self.environment = os.environ | environment | {"HF_HUB_OFFLINE": "1"}
         self.mlx_lm = [*self.command, "-m", "mlx_lm"]
+        assert "No module named 'mlx_gateloop" in self.run("-c", "import mlx_gateloop.io").stderr
 
     def run(self, *words, **options):
         options |= {"cwd": self.folder, "env": self.environment, "capture_output": True}
@@ -76,9 +77,7 @@ def bare(tmp_path_factory):
     """This Python without what `.pth` files add, which is how this package is installed."""
     packages = [path for path in sys.path if Path(path).name == "site-packages"]
     folder = tmp_path_factory.mktemp("bare")
-    python = Interpreter(folder, sys.executable, "-S", PYTHONPATH=os.pathsep.join(packages))
-    assert "No module named 'mlx_gateloop" in python.run("-c", "import mlx_gateloop.io").stderr
-    return python
+    return Interpreter(folder, sys.executable, "-S", PYTHONPATH=os.pathsep.join(packages))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +89,6 @@ def fresh(tmp_path_factory):
     packages = ["mlx-lm", "mlx[cpu]" if sys.platform == "linux" else "mlx"]
     done = python.run("-m", "pip", "install", "-q", "--disable-pip-version-check", *packages)
     assert done.returncode == 0, done.stderr
-    assert "No module named 'mlx_gateloop" in python.run("-c", "import mlx_gateloop.io").stderr
     return python
 
 
