@@ -3,7 +3,7 @@
 import ast
 import sys
 from graphlib import CycleError, TopologicalSorter
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
 import pytest
@@ -67,8 +67,7 @@ def imports(name):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = inside.split(".")[: len(inside.split(".")) - node.level + 1]
-            base = ".".join([*(above if node.level else []), *filter(None, [node.module])])
+            base = resolve_name("." * node.level + (node.module or ""), inside)
             members = {f"{base}.{alias.name}" for alias in node.names}
             yield from members & FILES.keys() or {base}
 

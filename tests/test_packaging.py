@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from helpers.interpreter import python
 from packaging.requirements import Requirement
 
 from mlx_gateloop.cli import main
@@ -33,12 +34,9 @@ def test_requirements_are_made_from_the_packages_metadata():
     assert core <= {requirement.name for requirement in listed()}
 
 
-def test_no_folder_above_the_project_is_searched_for_modules(tmp_path):
-    code = "import sys; print(*sys.path, sep='\\n')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert not {str(parent) for parent in ROOT.parents} & set(done.stdout.splitlines())
+def test_no_folder_above_the_project_is_searched_for_modules():
+    paths = python("import sys; print(*sys.path, sep='\\n')").splitlines()
+    assert not {str(parent) for parent in ROOT.parents} & set(paths)
 
 
 def test_all_is_every_extra_but_torch():

@@ -11,7 +11,6 @@ from mlx_gateloop.ops.cpu import why_missing
 needs_native = pytest.mark.skipif(
     why_missing() is not None, reason=f"no C++ extension: {why_missing()}"
 )
-Arrays = dict[str, np.ndarray]
 
 
 @dataclass
