@@ -71,7 +71,7 @@ def answer(job):
     Operations on files are counted below `watched`; it is killed there, or after some seconds.
     """
     argv, said, watched = (job.pop(name) for name in ("argv", "said", "watched"))
-    kill_after = job.pop("kill_after", 1e9)
+    kill_after = job.pop("kill_after", 1e6)
     pid = nursery.fork(partial(child, argv, said, Stops(watched, **job)))
     return nursery.ended([pid], kill_after)[0]
 

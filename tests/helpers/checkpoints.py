@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from helpers.commands import fails
 from mlx_gateloop.convert.__main__ import main
 
 SIZES = {"num_tokens": 262, "dim": 32, "depth": 2, "ff_mult": 2}  # as many tokens as `bytes` has
@@ -61,14 +62,8 @@ def run(*words):
 
 
 def refused(capsys, *words):
-    """The one line of an error; nothing is left beside the output."""
-    assert run(*words) == 2
-    captured = capsys.readouterr()
-    lines = captured.err.splitlines()
-    assert len(lines) == 1, captured.err
-    assert lines[0].startswith("error: ")
-    assert "Traceback" not in captured.err
-    return lines[0]
+    """The one line of an error."""
+    return fails(capsys, "convert", *map(str, words))
 
 
 def old_model(out):

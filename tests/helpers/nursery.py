@@ -1,13 +1,12 @@
 """A process with everything imported, which forks children: a start in milliseconds."""
 
 import json
-import os
-import signal
+import multiprocessing
 import subprocess
 import sys
 import time
-import traceback
-from math import inf
+
+CHILDREN = {}
 
 
 class Nursery:
@@ -19,8 +18,6 @@ class Nursery:
         )
 
     def ask(self, **job):
-        assert self._process.stdin
-        assert self._process.stdout
         print(json.dumps(job), file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
@@ -35,31 +32,18 @@ def serve(answer):
 
 
 def fork(child):
-    """Run a function in a process of its own, whose exit code it returns; returns the process."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = child() or 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return pid
+    """Run a function in a process of its own, which exits with its result; returns its id."""
+    process = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(child()))
+    process.start()
+    CHILDREN[process.pid] = process
+    return process.pid
 
 
-def ended(pids, kill_after=inf):
+def ended(pids, kill_after):
     """Wait for processes, or kill them after some seconds; returns codes, negative for a signal."""
-    codes: dict[int, int] = {}
     deadline = time.monotonic() + kill_after
-    while len(codes) < len(pids):
-        for pid in pids:
-            if pid not in codes:
-                found, status = os.waitpid(pid, os.WNOHANG)
-                if found:
-                    codes[pid] = os.waitstatus_to_exitcode(status)
-                elif time.monotonic() > deadline:
-                    os.kill(pid, signal.SIGKILL)
-        time.sleep(0.001)
-    return [codes[pid] for pid in pids]
+    for pid in pids:
+        CHILDREN[pid].join(max(0, deadline - time.monotonic()))
+        CHILDREN[pid].kill()
+        CHILDREN[pid].join()
+    return [CHILDREN.pop(pid).exitcode for pid in pids]
