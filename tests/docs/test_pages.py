@@ -6,18 +6,18 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-from urllib.request import Request, urlopen
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.browser import request
 from helpers.models import save_tiny_model
 from helpers.scripts import ROOT
 
 from mlx_gateloop.commands import parser
+from mlx_gateloop.distributed.hosts import free_ports
 
 PAGES = sorted(
     path
@@ -147,9 +147,7 @@ def lines_to_run(page):
 
 def run_line(line, folder):
     """Run a line; a server is interrupted when it listens, a chat gets a message."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_ports(1)
     is_server, line = "{port}" in line, line.format(port=port)
     for program, module in PROGRAMS.items():
         if line.startswith(program):
@@ -171,7 +169,7 @@ def run_line(line, folder):
             body = json.dumps({"prompt": "hello", "max_tokens": 4}).encode()
             headers = {"Content-Type": "application/json"}
             url = f"http://127.0.0.1:{port}/v1/completions"
-            urlopen(Request(url, body, headers), timeout=300).read()  # raises unless it is answered
+            assert request(url, data=body, headers=headers).status == 200
         if is_server:
             process.send_signal(signal.SIGINT)
         output += process.communicate("hello\nq\n", timeout=600)[0]
