@@ -34,6 +34,7 @@ def _mixtures():
     for i, length in enumerate([1, 2, 31, 32, 33, 63, 64, 65, 1000]):
         row = [bool(i & 1), bool(i & 2), bool(i & 4), i.bit_count() % 2 == 1]
         yield pytest.param("mlx", *row, length)
+        yield pytest.param("stepwise", *row, length)
         yield pytest.param("cpu", *(not bit for bit in row), length, marks=needs_native)
     for platform in PLATFORMS:
         for i, length in enumerate([70, 70, 70, 70, 2100, 2100]):  # 2100 steps run in parts
@@ -48,7 +49,12 @@ def _mixtures():
 def test_states_and_gradients_are_the_loops(
     backend, complex_a, complex_x, complex_h0, reverse, length, monkeypatch
 ):
-    if backend not in BACKENDS:
+    if backend == "stepwise":  # as where one step covers many numbers
+        backend = "mlx"
+        monkeypatch.setattr(scan, "WIDE", 1)
+        if mx.default_device().type == mx.cpu:
+            monkeypatch.setattr(scan, "_scan_chunks", None)  # must not be reached
+    elif backend not in BACKENDS:
         kernels, backend = kernels_of(backend), "metal"
         there = BACKENDS[backend]._replace(why_missing=lambda: None)
         monkeypatch.setitem(BACKENDS, backend, there)
@@ -75,25 +81,3 @@ def test_states_and_gradients_are_the_loops(
     ):
         assert got.dtype == like.dtype
         assert error(got, exact if got.dtype == mx.complex64 else exact.real) < tolerance
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("length", [1, 2, 17, 33, 100, 700])  # of 700 steps the chunks are chunked
-def test_both_routes_of_the_scan_agree(length, reverse):
-    rng = np.random.default_rng(length)
-    a = random(rng, (1, length, 4), False, 0.6), random(rng, (1, length, 4), False, 0.6)
-    x = (random(rng, (1, length, 4), False),)
-    h0 = random(rng, (1, 4), False), random(rng, (1, 4), False)
-    want = scan.stepwise_scan(a, x, h0, reverse)
-    for got, plane in zip(scan.chunked_scan(a, x, h0, reverse), want, strict=True):
-        assert error(got, as_numpy(plane)) < 2e-6
-
-
-def test_wide_steps_take_the_other_route_with_the_same_result(monkeypatch):
-    rng = np.random.default_rng(6)
-    a, x, h0 = (random(rng, s, False, 0.6) for s in [(2, 50, 3), (2, 50, 3), (2, 3)])
-    two_levels = gl.linear_scan(a, x, h0, backend="mlx")
-    monkeypatch.setattr(scan, "WIDE", 1)
-    monkeypatch.setattr(scan, "_scan_chunks", None)  # must not be reached
-    with mx.stream(mx.cpu):
-        assert error(gl.linear_scan(a, x, h0, backend="mlx"), as_numpy(two_levels)) < 1e-6
