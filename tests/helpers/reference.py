@@ -116,6 +116,25 @@ def gradients(case):
     return {**result, "h0": G}
 
 
+def softmax_attention(q, k, v, a, mask=None):
+    """Softmax over m <= n of q_n k_m a_{m+1} ... a_n, arrays `[B, H, L, ...]`; q the last n.
+
+    It is NaN where `mask`, `[B, H or 1, n, m]`, hides all.
+    """
+    y = np.full((*q.shape[:3], v.shape[-1]), np.nan)
+    for row, n in enumerate(range(k.shape[2] - q.shape[2], k.shape[2])):
+        # from m = n on to 0, turned
+        after = np.concatenate([np.ones_like(a[:, :, :1]), a[:, :, n:0:-1]], 2).cumprod(2)
+        after = after[:, :, ::-1].real
+        scores = (q[:, :, row : row + 1] * k[:, :, : n + 1] * after).sum(-1)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights *= 1 if mask is None else mask[:, :, row, : n + 1]
+        with np.errstate(invalid="ignore"):
+            weights /= weights.sum(-1, keepdims=True)
+        y[:, :, row] = np.einsum("bhm,bhmv->bhv", weights, v[:, :, : n + 1])
+    return y
+
+
 def to_planes(x):
     """A state `[B, ...]` as float32 planes: `[B, 2, ...]` if it is complex, else `[B, 1, ...]`."""
     planes = [x.real, x.imag] if np.iscomplexobj(x) else [x]

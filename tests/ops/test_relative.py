@@ -3,7 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.reference import as_numpy, error, needs_native, normal
+from helpers.reference import as_numpy, error, needs_native, normal, softmax_attention
 
 from mlx_gateloop.ops.cpu import extension
 from mlx_gateloop.ops.relative import composed, relative_attention
@@ -36,23 +36,10 @@ def permitted(length, last, heads=1, batch=2):
 
 
 def exact(q, keys, v, parts, mask=None):
-    """The sums in complex128; NaN where a query sees no token."""
     q, keys, v = (np.array(x).astype(np.float64) for x in (q, keys, v))
-    (rows, size), length = q.shape[2:], keys.shape[2]
-    logs = np.split(keys[..., size:], parts, -1) if parts else [np.zeros((*keys.shape[:3], 1))]
-    log = logs[0] + (1j * logs[1] if parts == 2 else 0)
-    mask = np.ones((1, 1, rows, length), bool) if mask is None else np.array(mask)
-    y = np.full((*q.shape[:3], v.shape[-1]), np.nan)
-    for i in range(rows):
-        n = length - rows + i
-        after = np.concatenate([log[:, :, 1 : n + 1], 0 * log[:, :, :1]], 2)
-        sums = np.cumsum(after[:, :, ::-1], 2)[:, :, ::-1]
-        scores = (q[:, :, i : i + 1] * keys[:, :, : n + 1, :size] * np.exp(sums).real).sum(-1)
-        weights = mask[:, :, i, : n + 1] * np.exp(scores - scores.max(-1, keepdims=True))
-        with np.errstate(invalid="ignore"):
-            weights = weights / weights.sum(-1, keepdims=True)
-        y[:, :, i] = np.einsum("bhm,bhmv->bhv", weights, v[:, :, : n + 1])
-    return y
+    logs = np.split(keys[..., SIZE:], parts, -1) if parts else [np.zeros((*keys.shape[:3], 1))]
+    a = np.exp(logs[0] + (1j * logs[1] if parts == 2 else 0))
+    return softmax_attention(q, keys[..., :SIZE], v, a, mask if mask is None else np.array(mask))
 
 
 def gradients(attend, arrays, parts, mask=None, skip=0):
