@@ -3,41 +3,33 @@
 from unittest.mock import Mock
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 import pytest
+from helpers import models
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.model import layers
-from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.constant_transitions import FREQUENCIES, hippo
-from mlx_gateloop.model.layers import TimeMixing
 
-SIZE, LENGTH = 8, 23
+SIZE, LENGTH = models.SIZES["hidden_size"], 23
 STATE_SPACES = ["s4d_lin", "s4d_inv", "s5"]
 HEADS = [SIZE, 2]
 
 
-def time_mixing(transition, heads=None, size=SIZE, **options):
-    mx.random.seed(0)
-    args = LayerArgs(hidden_size=size, num_heads=heads, transition=transition, **options)
-    return TimeMixing(args)
+def time_mixing(transition, heads=None, **options):
+    return models.time_mixing(transition=transition, num_heads=heads, **options)
 
 
 def run(layer):
     """Query, key and value `[L, H, K]` of a random text in float64, the output and the state."""
     x = mx.random.normal((1, LENGTH, layer.args.hidden_size))
 
-    def linear(name):
-        projection = layer[f"{name}_proj"]
-        y = np.array(x[0], np.float64) @ np.array(projection.weight, np.float64).T
-        return (y + np.array(projection.bias, np.float64)).reshape(LENGTH, layer.args.heads, -1)
-
     cache = [None]
-    y = np.array(layer(x, None, cache)[0]).reshape(LENGTH, layer.args.heads, -1)
+    found = [layer.q_proj(x), layer.k_proj(x), layer.v_proj(x), layer(x, None, cache)]
     state = np.array(cache[0][0], np.float64)
     state = np.tensordot([1, 1j][: len(state)], state, 1)
-    return linear("q"), linear("k"), linear("v"), y, state
+    shape = LENGTH, layer.args.heads, -1
+    return *(np.array(each, np.float64).reshape(shape) for each in found), state
 
 
 def constants(layer):
@@ -75,7 +67,7 @@ def test_linear_attention_is_a_sum(heads):
 def test_only_the_ablation_is_kept_from_the_kernels(options, backend, monkeypatch):
     operator = Mock(wraps=layers.gate_loop)
     monkeypatch.setattr(layers, "gate_loop", operator)
-    TimeMixing(LayerArgs(hidden_size=SIZE, **options))(mx.ones((1, 2, SIZE)))
+    models.time_mixing(**options)(mx.ones((1, 2, SIZE)))
     assert operator.call_args.kwargs["backend"] == backend
 
 
@@ -104,7 +96,7 @@ def test_lru_is_its_recurrence(heads):
 
 
 def test_lru_starts_uniform_on_the_unit_disk_and_normalised():
-    layer = time_mixing("lru", size=4096, projection_bias=False)
+    layer = time_mixing("lru", hidden_size=4096, projection_bias=False)
     square = np.array(mx.exp(2 * layer.constant.transition().first))
     phase = np.array(layer.constant.transition().second)
     for uniform in (square, phase / 6.28):
@@ -156,7 +148,7 @@ def test_s5_starts_at_the_eigenvalues_of_hippo_n(states):
 
 @pytest.mark.parametrize("transition", STATE_SPACES)
 def test_step_sizes_start_log_uniform(transition):
-    layer = time_mixing(transition, 512, size=1024, projection_bias=False)
+    layer = time_mixing(transition, 512, hidden_size=1024, projection_bias=False)
     steps = np.exp(np.array(layer.constant.log_step))
     assert steps.shape == ((1024,) if transition == "s5" else (512,))
     middle = np.quantile(steps, [0.25, 0.5, 0.75])
@@ -165,26 +157,11 @@ def test_step_sizes_start_log_uniform(transition):
 
 
 @pytest.mark.parametrize("transition", ["lru", *STATE_SPACES])
-def test_what_is_learned_is_float32_and_unquantized(transition):
-    layer = time_mixing(transition, size=64)
-    x = mx.random.normal((1, 5, 64))
-    exact = layer.transition(x, layer.project(x))
-    nn.quantize(layer, group_size=32, bits=4)
-    assert type(layer.q_proj) is nn.QuantizedLinear
-    assert mx.array_equal(layer.transition(x, layer.project(x)).first, exact.first)
-    layer.set_dtype(mx.bfloat16)
-    x = x.astype(mx.bfloat16)
-    transition = layer.transition(x, layer.project(x))
-    assert transition.first.dtype == transition.second.dtype == mx.float32
-    assert layer(x).dtype == mx.bfloat16
-
-
-@pytest.mark.parametrize("transition", ["lru", *STATE_SPACES])
 @pytest.mark.parametrize("longest", [4.0, 100.0])
 def test_half_lives_at_the_start_are_spread_up_to_the_longest(transition, longest):
     """LRU's from one token on, the state spaces' from a hundredth of the longest."""
     heads = 256 if transition == "s4d_lin" else None
-    layer = time_mixing(transition, heads, size=256, longest_half_life=longest)
+    layer = time_mixing(transition, heads, hidden_size=256, longest_half_life=longest)
     half_lives = np.log(2) / -np.array(layer.constant.transition().first, np.float64)
     shortest = 1 if transition == "lru" else longest / 100
     assert shortest * 0.999 <= half_lives.min() < shortest * 1.5

@@ -25,20 +25,6 @@ def test_polar_abs_has_a_gradient_where_z_is_zero():
     assert all(np.isfinite(np.array(gradient)).all() for _, gradient in tree_flatten(gradients))
 
 
-@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
-def test_the_transition_is_computed_in_float32(dtype):
-    layer = time_mixing()
-    layer.set_dtype(dtype)
-    x = mx.random.normal((1, 4, SIZES["hidden_size"])).astype(dtype)
-    transition = layer.transition(x, layer.project(x))
-    layer.set_dtype(mx.float32)
-    exact = layer.gamma_proj(x.astype(mx.float32))
-    assert transition.first.dtype == transition.second.dtype == mx.float32
-    np.testing.assert_allclose(transition.first, exact, rtol=1e-5, atol=1e-6)
-    layer.set_dtype(dtype)
-    assert layer(x).dtype == dtype
-
-
 def test_projections_start_lecun_normal():
     mx.random.seed(1)
     linear = projection(nn.Linear, 256, 128, bias=True)
@@ -106,11 +92,28 @@ def test_the_input_scale_is_exact_and_its_gradient_bounded_where_nothing_is_forg
     assert not mx.any(gradient(beyond))
 
 
-def test_quantizers_pass_the_transition_by():
-    layer = time_mixing(hidden_size=32)
-    assert not hasattr(layer.gamma_proj, "to_quantized")
-    layer.gamma_proj.input_feat = mx.zeros((2, 3))  # what AWQ does
+@pytest.mark.parametrize("transition", ["data_controlled", "fixed", "lru", "s4d_lin", "s5"])
+def test_the_transition_is_float32_and_unquantized(transition):
+    layer = time_mixing(hidden_size=64, transition=transition)
+    x = mx.random.normal((1, 5, 64))
+
+    def parts(dtype):
+        layer.set_dtype(dtype)
+        a = layer.transition(x.astype(dtype), layer.project(x.astype(dtype)))
+        assert a.first.dtype == a.second.dtype == mx.float32
+        return mx.stack([a.first, a.second])
+
+    exact = parts(mx.float32)
     nn.quantize(layer, group_size=32, bits=4)
     assert type(layer.q_proj) is nn.QuantizedLinear
-    assert type(layer.gamma_proj) is type(layer.theta_proj) is StateTransitionLinear
+    assert mx.array_equal(parts(mx.float32), exact)
+    x = x.astype(mx.bfloat16)
+    rounded = parts(mx.bfloat16)
+    assert layer(x).dtype == mx.bfloat16
+    np.testing.assert_allclose(rounded, parts(mx.float32), rtol=1e-5, atol=1e-6)
+
+
+def test_awq_leaves_no_inputs_behind():
+    layer = time_mixing()
+    layer.gamma_proj.input_feat = mx.zeros((2, 3))
     assert set(layer.gamma_proj.parameters()) == {"weight", "bias"}

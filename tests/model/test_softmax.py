@@ -47,17 +47,6 @@ def test_it_is_the_operators_softmax_form_with_its_gradient(options):
     np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
-@pytest.mark.parametrize("transition", ["data_controlled", "none"])
-def test_padding_is_never_looked_at(transition):
-    layer = mixing(transition=transition)
-    x = mx.random.normal((1, LENGTH, SIZE))
-    mask = mx.tri(LENGTH, dtype=mx.bool_) & (mx.arange(LENGTH) >= 40)
-    wild = mx.concatenate([mx.full((1, 40, SIZE), 1e4), x[:, 40:]], axis=1)
-    y = layer(wild, mask[None, None])
-    np.testing.assert_allclose(y[:, 40:], layer(x[:, 40:]), atol=2e-6)
-    assert mx.all(mx.isfinite(y))
-
-
 def test_rotary_positions_are_those_of_the_publication():
     """Channels j and j + K/2 make the complex number that position n turns by n base^(-2j/K)."""
     layer = mixing(transition="none", rope_theta=100.0)

@@ -85,10 +85,10 @@ def test_quantizing_casting_and_sanitizing(models):
     assert {n for n in names if not copy.cast_predicate(n)} == set(
         filter(is_state_transition, names)
     )
-    half = {n: w.astype(mx.float16) for n, w in names.items()} | {"lm_head.weight": mx.zeros(1)}
-    expected, clean = model.sanitize(half), copy.sanitize(half)
-    assert {n: w.dtype for n, w in clean.items()} == {n: w.dtype for n, w in expected.items()}
+    half = {n: mx.zeros(1, mx.float16) for n in (*names, "lm_head.weight")}
+    expected = {n: mx.float32 if is_state_transition(n) else mx.float16 for n in names}
     for m in models:
+        assert {n: w.dtype for n, w in m.sanitize(half).items()} == expected
         nn.quantize(
             m, group_size=32, bits=8, class_predicate=lambda _, m: hasattr(m, "to_quantized")
         )
