@@ -1,25 +1,23 @@
 """The models against logits of flash-linear-attention's own kernels, and against float64."""
 
-import sys
-from dataclasses import asdict
-from types import ModuleType
-
 import mlx.core as mx
 import numpy as np
 import pytest
 from helpers.errors import refusal
-from helpers.family import CONFIGS, LENGTHS, family_model, golden, random_tokens
+from helpers.family import (
+    CONFIGS,
+    LENGTHS,
+    close,
+    family_model,
+    golden,
+    random_tokens,
+    standalone_copy,
+)
 from helpers.models import check_padding, padded
 from mlx.utils import tree_flatten
 from mlx_gateloop.convert.sources.fla_reference import FlaReference
 
-from mlx_gateloop.io.model_file import model_file
-
 names = pytest.mark.parametrize("name", CONFIGS)
-
-
-def close(got, want, tolerance=1e-5):
-    assert np.abs(np.array(got) - want).max() <= tolerance * np.abs(want).max()
 
 
 def double(model):
@@ -38,11 +36,7 @@ def test_logits_are_those_of_flash_linear_attention(name, length):
 
 @names
 def test_the_file_of_a_saved_directory_computes_the_same(name):
-    model, standalone = family_model(name), ModuleType("standalone")
-    sys.modules["standalone"] = standalone  # dataclasses look their module up
-    exec(model_file(model.args), standalone.__dict__)
-    copy = standalone.Model(standalone.ModelArgs.from_dict(asdict(model.args)))
-    copy.load_weights(tree_flatten(model.parameters()))
+    copy = standalone_copy(family_model(name))
     close(copy(mx.array(random_tokens(61))), golden(name)[61])
     check_padding(copy, padded(copy, (61, 41), True), (61, 41), 19, True, close)
 

@@ -1,28 +1,21 @@
 """Mamba-2's layer against mlx-lm's, and its language model in parts, in a file and when trained."""
 
-import sys
-from dataclasses import asdict
-from types import ModuleType
-
 import mlx.core as mx
 import numpy as np
 import pytest
 from helpers.errors import refusal
-from mlx.utils import tree_flatten, tree_map
+from helpers.family import close, standalone_copy
+from helpers.models import check_padding, padded, tokens
+from mlx.utils import tree_map
 from mlx_lm.models import mamba2
 
 from mlx_gateloop.family.ssd import SSD, Model, ModelArgs
-from mlx_gateloop.io.model_file import model_file
 
 SHAPE = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "state_width": 8}
 
 
 def arguments(**options):
     return ModelArgs(**SHAPE | {"num_heads": 4} | options)
-
-
-def close(got, want, tolerance=1e-5):
-    assert np.abs(np.array(got - want)).max() <= tolerance * np.abs(np.array(want)).max()
 
 
 def language_model():
@@ -74,23 +67,13 @@ def test_steps_and_rates_start_in_the_published_ranges():
 
 
 def test_padded_parts_are_the_whole_text():
-    model, tokens = language_model(), mx.random.randint(0, 20, (2, 30), key=mx.random.key(1))
-    cache = model.make_cache()
-    for entry in cache:
-        entry.left_padding = mx.array([0, 11])
-    logits = mx.concatenate([model(part, cache) for part in mx.split(tokens, [1, 17], 1)], 1)
-    close(logits[0], model(tokens[:1])[0])
-    close(logits[1, 11:], model(tokens[1:, 11:])[0])
+    model, lengths = language_model(), (30, 19)
+    check_padding(model, padded(model, lengths, True), lengths, 17, True, close)
 
 
-def test_the_file_of_a_saved_directory_computes_the_same(monkeypatch):
-    model, standalone = language_model(), ModuleType("standalone")
-    monkeypatch.setitem(sys.modules, "standalone", standalone)  # dataclasses look it up
-    exec(model_file(model.args), standalone.__dict__)
-    copy = standalone.Model(standalone.ModelArgs.from_dict(asdict(model.args)))
-    copy.load_weights(tree_flatten(model.parameters()))
-    tokens = mx.arange(20)[None]
-    close(copy(tokens), model(tokens))
+def test_the_file_of_a_saved_directory_computes_the_same():
+    model = language_model()
+    close(standalone_copy(model)(tokens(20)), model(tokens(20)))
 
 
 def test_heads_must_divide_the_inner_width():

@@ -1,17 +1,24 @@
 """Models of flash-linear-attention with random weights, which a name and a shape determine."""
 
 import json
+import sys
 import zlib
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_flatten
 
 import mlx_gateloop as gl
+from mlx_gateloop.io.model_file import model_file
 
 from .models import chat_tokenizer
+from .reference import as_numpy, error
 
 GOLDEN = Path(__file__).parent.parent / "family" / "golden"
 COMMON = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 40, "intermediate_size": 48}
@@ -64,12 +71,25 @@ def family_model(name, **options):
 
 
 def family_weights(model):
-    from mlx.utils import tree_flatten
-
     return {
         name: mx.array(random_weight(name, array.shape))
         for name, array in tree_flatten(model.parameters())
     }
+
+
+def close(got, want, tolerance=1e-5):
+    """Assert that arrays agree, relative to the largest value."""
+    assert error(got, as_numpy(want) if isinstance(want, mx.array) else want) <= tolerance
+
+
+def standalone_copy(model):
+    """The model as the file of a saved directory makes it, with the same weights."""
+    standalone = ModuleType("standalone")
+    with mock.patch.dict(sys.modules, standalone=standalone):  # dataclasses look it up
+        exec(model_file(model.args), standalone.__dict__)
+    copy = standalone.Model(standalone.ModelArgs.from_dict(asdict(model.args)))
+    copy.load_weights(tree_flatten(model.parameters()))
+    return copy
 
 
 def write_checkpoint(path, name, dtype=mx.float32, **options):
