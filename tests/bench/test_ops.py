@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.reference import Case, error, forward, gradients
+from helpers.reference import Case, error, forward, gradients, scan
 
 from benchmarks import peers
 from mlx_gateloop.bench import ops
@@ -14,19 +14,10 @@ def outputs(result):
     return [np.asarray(x) for x in (result if isinstance(result, list | tuple) else [result])]
 
 
-def states(a, x):
-    """h_n = a_n h_{n-1} + x_n in complex128."""
-    h, result = np.zeros_like(x[:, 0], np.complex128), []
-    for n in range(x.shape[1]):
-        h = a[:, n] * h + x[:, n]
-        result.append(h)
-    return np.stack(result, 1)
-
-
 def test_scans_agree():
     shape = (2, 21, 3)
     (ar, ai, xr, xi), _ = ops.scan_arrays(shape)
-    want = states(ar + 1j * ai, xr + 1j * xi)
+    want = scan(ar + 1j * ai, xr + 1j * xi)
     gradients_of = {}
     for name, candidate in ops.scans(shape, peers.rows).items():
         found = outputs(candidate.forward())

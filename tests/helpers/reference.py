@@ -135,6 +135,14 @@ def softmax_attention(q, k, v, a, mask=None):
     return y
 
 
+def scan(a, x, h=0, reverse=False):
+    """The states h_n = a_n h_{n-1} + x_n in complex128."""
+    states = np.zeros(x.shape, np.complex128)
+    for n in range(x.shape[1])[:: -1 if reverse else 1]:
+        h = states[:, n] = a[:, n] * h + x[:, n]
+    return states
+
+
 def to_planes(x):
     """A state `[B, ...]` as float32 planes: `[B, 2, ...]` if it is complex, else `[B, 1, ...]`."""
     planes = [x.real, x.imag] if np.iscomplexobj(x) else [x]

@@ -2,6 +2,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from harness.platforms import PLATFORMS, kernels_of
+from helpers import reference
 from helpers.reference import as_numpy, error, needs_native
 
 import mlx_gateloop as gl
@@ -14,13 +15,6 @@ def random(rng, shape, is_complex, scale=1.0):
     x = rng.normal(size=shape) * scale
     x = x + 1j * rng.normal(size=shape) * scale if is_complex else x
     return mx.array(x.astype(np.complex64 if is_complex else np.float32))
-
-
-def loop(a, x, h, reverse):
-    states = np.zeros(x.shape, np.complex128)
-    for n in range(x.shape[1])[:: -1 if reverse else 1]:
-        h = states[:, n] = a[:, n] * h + x[:, n]
-    return states
 
 
 def shifted(x, start, reverse):
@@ -70,9 +64,9 @@ def test_states_and_gradients_are_the_loops(
 
     (h,), found = mx.vjp(run, [a, x, h0], [dh])
     wide_a, wide_x, start, wide_dh = (as_numpy(z).astype(np.complex128) for z in (a, x, h0, dh))
-    want = loop(wide_a, wide_x, start, reverse)
+    want = reference.scan(wide_a, wide_x, start, reverse)
     # G_n = dh_n + conj(a_{n+1}) G_{n+1}
-    G = loop(shifted(wide_a, 0, not reverse).conj(), wide_dh, 0, not reverse)
+    G = reference.scan(shifted(wide_a, 0, not reverse).conj(), wide_dh, 0, not reverse)
     first = -1 if reverse else 0
     gradients = shifted(want, start, reverse).conj() * G, G, wide_a[:, first].conj() * G[:, first]
     tolerances = 1e-6, 2e-6, 2e-6, 2e-6
