@@ -141,12 +141,6 @@ def test_biases_are_where_they_are_asked_for():
     assert "gamma_proj.bias" not in flat(layer)
 
 
-def test_a_mask_that_is_no_array_means_no_padding():
-    layer = time_mixing()
-    x = mx.random.normal((1, 4, SIZE))
-    assert mx.array_equal(layer(x, "causal"), layer(x))
-
-
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 def test_channel_mixing_is_a_gelu_network(activation):
     mx.random.seed(2)
