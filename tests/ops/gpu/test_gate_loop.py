@@ -1,4 +1,4 @@
-"""Tiles, parts and long memories of the GPU kernels; ../test_gate_loop.py has the rest."""
+"""Tiles and parts of the GPU kernels; ../test_gate_loop.py has the rest."""
 
 from functools import partial
 
@@ -90,19 +90,3 @@ def test_a_long_sequence_in_parts(platform, length, heads, options):
     case = random_case(7, length, batch=1, heads=heads, **options)
     # A memory of 400 steps sums more roundings: over ten seeds up to 1.1e-6.
     check(platform, case, shift=6, rounding=2e-6 if length > 1000 else 1e-6)
-
-
-@on_each_platform
-@pytest.mark.parametrize(
-    ("heads", "shift", "turn"),
-    [
-        ((4, 1, 1), 8, 0.001),
-        ((4, 1, 1), 8, 1),
-        ((4, 1, 1), 20, 0),
-        ((1, 3, 2), 8, 0.001),
-        slow((1, 3, 2), 20, 0),
-    ],
-)
-def test_a_memory_of_thousands_of_steps(platform, heads, shift, turn):
-    case = random_case(10, 3000, batch=1, heads=heads)
-    check(platform, case, shift=shift, turn=turn, rounding=2e-5, by=1e-4)
