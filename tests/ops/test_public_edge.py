@@ -1,10 +1,9 @@
-"""Anything at the operator's public edge: a ValueError that names the argument, or a right answer.
+"""Whatever fits at the operator's public edge has a right answer.
 
 Right is what all modes and backends agree on, of the right shape and dtype, whatever the values,
 layout and transformation of the arguments are.
 """
 
-import re
 from functools import partial
 
 import mlx.core as mx
@@ -17,7 +16,6 @@ import mlx_gateloop as gl
 from mlx_gateloop.ops.backends import BACKENDS
 
 FLOATS = [mx.float32, mx.float16, mx.bfloat16]
-OTHERS = [mx.int32, mx.uint8, mx.bool_, mx.complex64]
 PRESENT = [name for name, backend in BACKENDS.items() if backend.why_missing() is None]
 WAYS = [{"mode": mode} for mode in ("recurrent", "attention", "auto")]
 WAYS += [{"mode": "scan", "backend": backend} for backend in PRESENT]
@@ -96,36 +94,11 @@ def test_special_values_end_nothing_and_stay_in_their_batch(case):
             assert mx.array_equal(mx.isfinite(got), mx.isfinite(want))
 
 
-shapes = st.lists(st.integers(0, 3), max_size=5).map(tuple)
-anything = st.one_of(
-    st.builds(mx.zeros, shapes, st.sampled_from(FLOATS + OTHERS)),
-    st.sampled_from([None, 1.5, "a", [1.0], np.ones((2, 3, 4), np.float32)]),
-)
-
-
-@bounded(max_examples=80)
-@given(st.lists(anything, min_size=6, max_size=6), st.booleans())
-def test_what_does_not_fit_is_named(arguments, fitting):
-    if fitting:  # all but one fit
-        arguments[:4] = [mx.zeros((2, 3, 4)) if i else x for i, x in enumerate(arguments[:4])]
-    *most, h0, mask = arguments
-    messages = []
-    for call in (
-        lambda: gl.gate_loop(*most, h0, mask=mask),
-        lambda: gl.ops.gate_loop_softmax(*most),
-        lambda: gl.linear_scan(*most[:2], h0),
-    ):
-        try:
-            mx.eval(call())
-        except ValueError as error:
-            messages.append(str(error))
-    assert all(re.fullmatch("(q|k|v|a|x|h0|mask): .*", message) for message in messages)
-
-
 @bounded(max_examples=30)
 @given(st.data())
 def test_scans_of_any_shape_and_dtype_agree(data):
-    shape = (*data.draw(st.tuples(sizes, st.sampled_from([0, 1, 2, 33]))), *data.draw(shapes)[:3])
+    shape = data.draw(st.tuples(sizes, st.sampled_from([0, 1, 2, 33])))
+    shape += tuple(data.draw(st.lists(st.integers(0, 3), max_size=3)))
     dtypes = st.sampled_from([*FLOATS, mx.complex64])
     a, x = (filled(data.draw, shape, data.draw(dtypes), scale=0.5) for _ in "ax")
     h0 = filled(data.draw, shape[:1] + shape[2:], data.draw(dtypes))
