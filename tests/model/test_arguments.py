@@ -9,7 +9,7 @@ from helpers.models import GROWING, VARIANTS
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import LayerArgs
-from mlx_gateloop.model.lm import ModelArgs
+from mlx_gateloop.model.lm import FOREIGN_KEYS, ModelArgs
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,10 @@ def test_a_config_comes_back_as_it_was(options):
 
 
 def test_unknown_config_keys_are_named_in_one_warning_and_those_of_mlx_lm_pass():
-    foreign = (
-        "quantization quantization_config quantize_activations eos_token_id bos_token_id "
-        "pad_token_id torch_dtype dtype architectures transformers_version"
-    )
     config = {"hidden_size": 8, "rope_scaling": {}, "attention": True}
     message = "config.json: ignoring unknown attention, rope_scaling"
     with pytest.warns(UserWarning, match=f"^{message}$") as caught:
-        args = ModelArgs.from_dict(dict.fromkeys(foreign.split()) | config)
+        args = ModelArgs.from_dict(dict.fromkeys(FOREIGN_KEYS) | config)
     assert len(caught) == 1
     assert args == ModelArgs(hidden_size=8)
 

@@ -59,13 +59,11 @@ def test_a_guess_followed_the_longest_known_ngram(tokens):
     text = Ngrams()
     for end, token in enumerate(tokens, 1):
         guess, known = text.add(token), tokens[:end]
-        starts = []
-        for size in SIZES:
-            last = tuple(known[-size:])
-            starts = [
-                n for n in range(end - 1, 0, -1) if tuple(known[max(0, n - size) : n]) == last
-            ]
-            if starts:
-                break
+        starts = [
+            n
+            for size in SIZES
+            for n in range(end - 1, 0, -1)
+            if known[max(0, n - size) : n] == known[-size:]
+        ]
         assert guess == (known[starts[0] :][: len(guess)] if starts else [])
         assert bool(guess) == bool(starts)

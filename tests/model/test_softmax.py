@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.reference import softmax_attention
 from mlx_lm.models.cache import KVCache
 
 import mlx_gateloop as gl
@@ -55,13 +56,11 @@ def test_rotary_positions_are_those_of_the_publication():
     turns = np.arange(LENGTH)[:, None] * 100.0 ** (-2 * np.arange(2) / 4)
 
     def turned(x):
-        return (x[..., :2] + 1j * x[..., 2:]) * np.exp(1j * turns)[:, None]
+        z = (x[..., :2] + 1j * x[..., 2:]) * np.exp(1j * turns)[:, None]
+        return np.concatenate([z.real, z.imag], -1)
 
-    scores = np.einsum("nhj,mhj->hnm", turned(q), turned(k).conj()).real / 2
-    scores += np.triu(np.full((LENGTH, LENGTH), -np.inf), 1)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    y = np.einsum("hnm,mhv->nhv", weights, v).reshape(LENGTH, SIZE)
+    arrays = (z.swapaxes(0, 1)[None] for z in (turned(q) / 2, turned(k), v, np.ones_like(v)))
+    y = softmax_attention(*arrays)[0].swapaxes(0, 1).reshape(LENGTH, SIZE)
     np.testing.assert_allclose(layer(x)[0], y, atol=2e-6)
 
 

@@ -40,7 +40,6 @@ def test_every_array_is_moved_once(platform, dtype, masked, segments, case):
         variants.launch(OBSERVED[platform], (variant, dtype, dtype), SHAPE, Plan(segments))
     for launched, count, rows in zip(launches[1:], arrays, (2, 4), strict=True):
         each = moved(launched) / math.prod(SHAPE)
-        print(f"\n{launched.name}, {case}, {dtype}: {each:.2f} bytes for an element")
         least = count * dtype.size
         # a plane of a state is saved every 32 steps; each channel's thread reads the mask
         assert least <= each <= least + variant.planes / 4 + masked
