@@ -76,9 +76,8 @@ def test_decoding_holds_no_more_memory_with_every_token(monkeypatch):
         mx.eval(model(tokens(1, batch=2), cache))
         mx.synchronize()
         held.append(mx.get_active_memory())
-    assert min(held[40:]) <= max(
-        held[:20]
-    )  # what a step needs is given back a little later or earlier
+    # What a step needs is given back a little later or earlier.
+    assert min(held[40:]) <= max(held[:20])
 
 
 @pytest.mark.parametrize(("length", "batch"), [(0, 1), (1, 0)])

@@ -23,7 +23,6 @@ def time_mixing(transition, heads=None, **options):
 def run(layer):
     """Query, key and value `[L, H, K]` of a random text in float64, the output and the state."""
     x = mx.random.normal((1, LENGTH, layer.args.hidden_size))
-
     cache = [None]
     found = [layer.q_proj(x), layer.k_proj(x), layer.v_proj(x), layer(x, None, cache)]
     state = np.array(cache[0][0], np.float64)
@@ -99,10 +98,9 @@ def test_lru_starts_uniform_on_the_unit_disk_and_normalised():
     layer = time_mixing("lru", hidden_size=4096, projection_bias=False)
     square = np.array(mx.exp(2 * layer.constant.transition().first))
     phase = np.array(layer.constant.transition().second)
+    quarters = [0.25, 0.5, 0.75]
     for uniform in (square, phase / 6.28):
-        np.testing.assert_allclose(
-            np.quantile(uniform, [0.25, 0.5, 0.75]), [0.25, 0.5, 0.75], atol=0.05
-        )
+        np.testing.assert_allclose(np.quantile(uniform, quarters), quarters, atol=0.05)
         assert 0 < uniform.min() < 0.01 < 0.99 < uniform.max() < 1
     np.testing.assert_allclose(layer.constant.input_factor(), np.sqrt(1 - square), atol=1e-4)
 
