@@ -10,7 +10,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.ops import Transition
@@ -173,15 +172,18 @@ class Call:
 
     def rows(self) -> list["Call"]:
         """Split the call of a batch into those of its sequences."""
-        return [self._at(np.s_[i : i + 1]) for i in range(self.sequences)]
+        return [self._part(0, slice(i, i + 1)) for i in range(self.sequences)]
 
     def first(self, tokens: int) -> "Call":
-        """Return the call for the first tokens `[1, tokens, ...]`."""
-        return self._at(np.s_[:, :tokens])
+        """Return the call for the first tokens, at least one."""
+        return self if self.tokens == 1 else self._part(self.hook.axis, slice(tokens))
 
-    def _at(self, index: Any) -> "Call":
-        given = {n: x for n, x in self.given.items() if n in self.hook.inputs}
-        inputs = {n: x[index] for n, x in given.items() if isinstance(x, mx.array)}
+    def _part(self, axis: int, part: slice) -> "Call":
+        inputs = {}
+        for name, x in self.given.items():
+            if name in self.hook.inputs and isinstance(x, mx.array):
+                before = min(axis, 1) if name == "mask" else axis
+                inputs[name] = x[(slice(None),) * before + (part,)]
         return Call(self.hook, self.given | inputs, self.names, self.module)
 
 

@@ -151,7 +151,8 @@ class Recording:
             read, calls = self._passes.pop()
             if tokens:
                 kept = read.shape[1] - tokens
-                calls = {name: [call.first(kept) for call in each] for name, each in calls.items()}
+                # a layer was called once, or once for each token
+                calls = {n: [call.first(kept) for call in of[:kept]] for n, of in calls.items()}
                 self._passes.append((read[:, :kept], calls))
 
     def receive(self, name: str, call: Call) -> None:

@@ -76,6 +76,14 @@ def check(trace, layer, calls):
         assert full == pytest.approx(expected[: n + 1, n], rel=1e-4, abs=1e-5 * size)
 
 
+def left_padded(model, tokens):
+    cache = make_prompt_cache(model)
+    for entry in cache:
+        if isinstance(entry, ArraysCache):
+            entry.left_padding = mx.array([tokens])
+    return cache
+
+
 @pytest.mark.parametrize("made", [
     partial(recurrent_model, "mamba2"),
     partial(recurrent_model, "qwen3_5"),
@@ -86,12 +94,8 @@ def check(trace, layer, calls):
 ])  # fmt: skip
 def test_left_padding_neither_decays_nor_writes(made):
     model = made()
-    cache = model.make_cache()
-    for entry in cache:
-        if isinstance(entry, ArraysCache):
-            entry.left_padding = mx.array([3])
     with gl.watch.recording(model) as recorder:
-        model(mx.array([PROMPT]), cache)
+        model(mx.array([PROMPT]), left_padded(model, 3))
     trace = recorder.trace
     assert (trace.magnitude(0)[:3] == 1).all()
     assert (trace.magnitude(0)[3:] < 1).all()
@@ -196,6 +200,23 @@ def test_a_model_is_recorded_in_another_thread_and_read_while_it_generates(name)
     for layer in range(expected.layers):
         magnitude = recorder.trace.magnitude(layer)[expected.tokens :]
         assert magnitude == pytest.approx(expected.magnitude(layer), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", [*MAKE, "bailing_hybrid"])
+def test_the_last_tokens_of_a_pass_are_dropped(name):
+    model, traces = MAKE.get(name, partial(recurrent_model, name))(), []
+    for text in (PROMPT[:5], PROMPT):
+        with gl.watch.recording(model) as recorder:
+            model(mx.array([text]), left_padded(model, 2))
+            if len(text) > 5:
+                recorder.drop(len(text) - 5)
+        assert recorder.tokens.tolist() == PROMPT[: recorder.trace.tokens]
+        traces.append(recorder.trace)
+    expected, trace = traces
+    assert (trace.names, trace.tokens) == (expected.names, expected.tokens)
+    for layer in range(trace.layers):
+        for found, wanted in zip(*(t.remembered(layer, 4) for t in traces), strict=True):
+            assert found == pytest.approx(wanted, rel=1e-4, abs=1e-6)
 
 
 def test_a_pass_that_cannot_be_reported_ends_the_recording_and_keeps_what_was_before(monkeypatch):
