@@ -25,18 +25,24 @@ def test_mlx_and_mlx_lm_offer_no_way_to_observe_a_recurrence():
         assert call.keys() <= {"self", "x", "inputs", "hidden_states", "mask", "cache", "offset"}
 
 
-def test_mlx_lms_module_is_restored_after_the_last_of_two_recordings_that_overlap():
-    one, other = recurrent_model("mamba2"), recurrent_model("mamba2", seed=1)
+def test_recordings_of_two_models_of_a_type_overlap():
+    one, other, bystander = (recurrent_model("mamba2", seed=seed) for seed in range(3))
+    expected = gl.watch.trace_of(other, np.array(PROMPT)).magnitude(1)
     module = import_module("mlx_lm.models.mamba2")
     before = module.ssm_update
     first, last = gl.watch.recording(one), gl.watch.recording(other)
-    first.__enter__()
+    first_recorder = first.__enter__()
     with last as recorder:
+        for model in (one, bystander, other, one):
+            model(mx.array([PROMPT]), model.make_cache())
         first.__exit__(None, None, None)
         other(mx.array([PROMPT]), other.make_cache())
         assert module.ssm_update is not before
     assert module.ssm_update is before
-    assert recorder.trace.tokens == len(PROMPT)
+    for trace in (first_recorder.trace, recorder.trace):
+        assert trace.tokens == 2 * len(PROMPT)
+        assert np.array_equal(trace.magnitude(1, 0, 9), trace.magnitude(1, 9))
+    assert np.array_equal(recorder.trace.magnitude(1, 0, 9), expected)
 
 
 def test_a_pass_that_fails_and_an_error_in_the_block_leave_nothing():
