@@ -16,18 +16,16 @@ def steps(name, given):
     if name == "rnn_scan":
         return of["a"][0], of["x"][0], none, lambda n, h: h
     q, k, v = (of.get(x) for x in "qkv")
-    if name == "gate_loop":
-        planes = [np.array(mx.broadcast_to(p, q.shape), np.float64)[0] for p in of["a"].planes()]
-        decay = planes[0] + (1j * planes[1] if len(planes) == 2 else 0)
+    if name.startswith("gate_loop"):
+        if name == "gate_loop":
+            decay, *imaginary = (np.array(mx.broadcast_to(p, q.shape))[0] for p in of["a"].planes())
+            decay = decay + 1j * imaginary[0] if imaginary else decay
+        else:
+            decay = np.exp(of["log_a"][0])
         if q.ndim == 3:
             return decay, k[0] * v[0], none, lambda n, h: (q[0, n] * h).real
         read = lambda n, h: np.einsum("hk,hkv->hv", q[0, n], h).real  # noqa: E731
         return decay[..., None], k[0, ..., None] * v[0, :, :, None], none, read
-    if name == "gate_loop_update" and q.ndim == 3:
-        return np.exp(of["log_a"][0]), k[0] * v[0], none, lambda n, h: q[0, n] * h
-    if name == "gate_loop_update":
-        decay, written = np.exp(of["log_a"][0])[..., None], k[0, ..., None] * v[0, :, :, None]
-        return decay, written, none, lambda n, h: np.einsum("hk,hkv->hv", q[0, n], h)
     if name == "recurrent_gla":
         decay = np.broadcast_to(np.exp(of["g"])[:, None, None], (q.shape[2], q.shape[1], 1, 1))
         written = np.einsum("hlk,hlv->lhkv", k[0], v[0])
