@@ -18,83 +18,61 @@ from mlx.utils import tree_flatten, tree_map
 
 from mlx_gateloop import save
 
-# Sizes of all types; each takes those that it has.
+# Arguments of all types; each takes those that it has.
 SIZES: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "vocab_size": 50, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
     "head_dim": 8, "rms_norm_eps": 1e-5, "norm_eps": 1e-5, "layer_norm_epsilon": 1e-5,
-    "attention_bias": False, "use_bias": False, "use_conv_bias": True,
+    "attention_bias": False, "use_bias": False, "use_conv_bias": True, "mlp_bias": False,
+    "rope_theta": 1e4, "partial_rotary_factor": 0.5, "model_max_length": 64,
     # experts
     "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16,
+    "decoder_sparse_step": 1, "shared_expert_intermediate_size": 16, "mlp_only_layers": [],
+    "num_shared_experts": 1, "norm_topk_prob": True, "first_k_dense_replace": 2, "topk_group": 1,
+    "n_group": 1, "routed_scaling_factor": 1.0, "moe_shared_expert_intermediate_size": 16,
     # the delta rule, and latent attention
     "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
-    "linear_value_head_dim": 6, "linear_conv_kernel_dim": 4,
+    "linear_value_head_dim": 6, "linear_conv_kernel_dim": 4, "linear_allow_neg_eigval": True,
     "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
-    # Mamba and Mamba-2
-    "state_size": 5, "conv_kernel": 4, "time_step_rank": 3, "time_step_limit": [0.0, 100.0],
-    "mamba_n_heads": 4, "mamba_num_heads": 4, "mamba_d_head": 8, "mamba_head_dim": 8,
-    "mamba_d_state": 6, "ssm_state_size": 6, "mamba_d_conv": 4, "n_groups": 2,
-    "mamba_n_groups": 2, "mamba_proj_bias": False,
-}  # fmt: skip
-QWEN = SIZES | {"num_hidden_layers": 4}
-KIMI = SIZES | {
-    "num_key_value_heads": 4, "rope_theta": 1e4,
     "linear_attn_config": {
         "kda_layers": [1], "num_heads": 4, "head_dim": 8, "short_conv_kernel_size": 4,
         "gate_lower_bound": -5.0,
     },
+    # Mamba and Mamba-2, and Jamba's other layers
+    "state_size": 5, "conv_kernel": 4, "time_step_rank": 3, "time_step_limit": [0.0, 100.0],
+    "mamba_n_heads": 4, "mamba_num_heads": 4, "mamba_d_head": 8, "mamba_head_dim": 8,
+    "mamba_d_state": 6, "ssm_state_size": 6, "mamba_d_conv": 4, "n_groups": 2, "num_heads": 4,
+    "mamba_n_groups": 2, "mamba_proj_bias": False, "mamba_d_ssm": 32, "mamba_expand": 2,
+    "attn_layer_offset": 1, "attn_layer_period": 2, "expert_layer_offset": 1,
+    "expert_layer_period": 2,
+    # Falcon, Granite, Nemotron and PLaMo
+    "mlp_multipliers": [1.0, 1.0], "ssm_multipliers": [1.0, 0.9, 0.8, 0.7, 0.6],
+    "embedding_multiplier": 1.0, "attention_multiplier": 0.3, "logits_scaling": 1.0,
+    "residual_multiplier": 1.0, "shared_intermediate_size": 16,
+    "hybrid_override_pattern": ["M", "*", "-", "M"],
+    "hidden_size_per_head": 8, "full_attention_idx": [],
+    # RecurrentGemma, RWKV, Bailing and GLA
+    "conv1d_width": 4, "logits_soft_cap": 30.0, "attention_window_size": 32,
+    "block_types": ["recurrent", "recurrent", "attention"],
+    "a_low_rank_dim": 4, "v_low_rank_dim": 4, "gate_low_rank_dim": 4, "decay_low_rank_dim": 4,
+    "layer_group_size": 2, "group_norm_size": 2, "num_kv_heads": 2,
 }  # fmt: skip
-BAILING = SIZES | {
-    "num_shared_experts": 1, "norm_topk_prob": True, "rope_theta": 1e4,
-    "first_k_dense_replace": 2, "layer_group_size": 2, "group_norm_size": 2, "n_group": 1,
-    "topk_group": 1, "num_key_value_heads": 4,
-}  # fmt: skip
-CONFIGS: dict[str, dict[str, Any]] = {
-    "qwen3_next": QWEN | {
-        "decoder_sparse_step": 1, "shared_expert_intermediate_size": 16, "mlp_only_layers": [],
-        "rope_theta": 1e4, "partial_rotary_factor": 0.5,
-    },
-    "qwen3_5": {"text_config": QWEN | {"tie_word_embeddings": True, "num_experts": 0}},
-    "olmo_hybrid": QWEN | {"linear_allow_neg_eigval": True, "tie_word_embeddings": True},
-    "kimi_linear": KIMI | {"model_max_length": 64, "num_experts": 0},
-    "mamba2": SIZES | {"num_heads": 4, "tie_word_embeddings": True},
-    "falcon_h1": SIZES | {
-        "mamba_d_ssm": 32, "mlp_multipliers": [1.0, 1.0],
-        "ssm_multipliers": [1.0, 0.9, 0.8, 0.7, 0.6],
-    },
-    "granitemoehybrid": SIZES | {
-        "embedding_multiplier": 1.0, "attention_multiplier": 0.3, "rope_theta": 1e4,
-        "logits_scaling": 1.0, "residual_multiplier": 1.0, "layer_types": ["mamba", "attention"],
-        "shared_intermediate_size": 16, "mamba_n_groups": 1, "mamba_conv_bias": True,
-    },
-    "nemotron_h": SIZES | {"mlp_bias": False, "hybrid_override_pattern": ["M", "*", "-", "M"]},
-    "plamo2": SIZES | {
-        "hidden_size_per_head": 8, "attention_window_size": 64, "full_attention_idx": [],
-    },
-    "recurrent_gemma": SIZES | {
-        "conv1d_width": 4, "logits_soft_cap": 30.0, "num_key_value_heads": 1, "rope_theta": 1e4,
-        "attention_window_size": 32, "num_hidden_layers": 3,
-        "block_types": ["recurrent", "recurrent", "attention"],
-    },
-    "rwkv7": SIZES | {
-        "a_low_rank_dim": 4, "v_low_rank_dim": 4, "gate_low_rank_dim": 4,
-        "decay_low_rank_dim": 4,
-    },
-    "mamba": SIZES,
-    "falcon_mamba": SIZES | {"use_bcdt_rms": True},
-    "jamba": SIZES | {
-        "attn_layer_offset": 1, "attn_layer_period": 2, "expert_layer_offset": 1,
-        "expert_layer_period": 2, "mamba_expand": 2,
-    },
-    "bailing_moe_linear": BAILING,
-    "bailing_hybrid": BAILING | {"routed_scaling_factor": 1.0},
-    "bailing_moe_v3": BAILING | {"q_lora_rank": 8, "moe_shared_expert_intermediate_size": 16},
-    "kimi_k3": {"text_config": KIMI | {"q_lora_rank": 8, "num_experts": 0}},
-    "gla": SIZES | {"num_heads": 4, "num_kv_heads": 2, "use_short_conv": True},
-    "hgrn2": SIZES | {"expand_ratio": 8},
-    "hgrn": SIZES,
-    "llama": SIZES,  # attention alone
-}  # fmt: skip
+FOUR_HEADS = {"num_key_value_heads": 4}
+OTHERS: dict[str, dict[str, Any]] = {
+    "qwen3_next": {"num_hidden_layers": 4},
+    "qwen3_5": {"num_hidden_layers": 4, "tie_word_embeddings": True, "num_experts": 0},
+    "olmo_hybrid": {"num_hidden_layers": 4, "tie_word_embeddings": True},
+    "kimi_linear": FOUR_HEADS | {"num_experts": 0},
+    "kimi_k3": FOUR_HEADS | {"num_experts": 0, "q_lora_rank": 8},
+    "mamba2": {"tie_word_embeddings": True},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "recurrent_gemma": {"num_key_value_heads": 1, "num_hidden_layers": 3},
+    "bailing_moe_linear": FOUR_HEADS,
+    "bailing_hybrid": FOUR_HEADS,
+    "bailing_moe_v3": FOUR_HEADS | {"q_lora_rank": 8},
+    "gla": {"use_short_conv": True},
+    "hgrn2": {"expand_ratio": 8},
+}
 MODULES = {"falcon_mamba": "mamba"}
 
 
@@ -102,7 +80,8 @@ def recurrent_model(name, seed=0, **sizes):
     """A random model of this type: no weight is zero, so that every gate depends on its input."""
     module = pytest.importorskip(f"mlx_lm.models.{MODULES.get(name, name)}")  # not in older ones
     mx.random.seed(seed)
-    model = module.Model(module.ModelArgs.from_dict({"model_type": name} | CONFIGS[name] | sizes))
+    config = {"model_type": name} | SIZES | OTHERS.get(name, {}) | sizes
+    model = module.Model(module.ModelArgs.from_dict(config))
     key = iter(mx.random.split(mx.random.key(seed), 1000))
 
     def shifted(weight):
@@ -124,11 +103,7 @@ def save_recurrent_model(path, name, seed=0, dtype=mx.float32, tokenizer=None, *
     else:
         save(tiny_model(vocab_size=len(tokenizer)), tokenizer, path)
     vocabulary = json.loads((path / "config.json").read_text())["vocab_size"]
-    if "text_config" in CONFIGS[name]:
-        sizes = {"text_config": CONFIGS[name]["text_config"] | sizes | {"vocab_size": vocabulary}}
-    else:
-        sizes = sizes | {"vocab_size": vocabulary}
-    model = recurrent_model(name, seed, **sizes)
+    model = recurrent_model(name, seed, **sizes | {"vocab_size": vocabulary})
     model.set_dtype(dtype)
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(path / "model.safetensors"), weights, {"format": "mlx"})
