@@ -8,12 +8,12 @@ from helpers.models import save_tiny_model
 SLOW_TEXT = "a" * 40 + "b"  # a message that `(a+)+$` needs 2^40 steps for
 
 
-def _written(name, content):
+def written(name, content):
     data = content.encode() if isinstance(content, str) else content
     return lambda model: (model / name).write_bytes(data)
 
 
-def _edited(name, **changes):
+def edited(name, **changes):
     def write(model):
         content = json.loads((model / name).read_text())
         (model / name).write_text(json.dumps(content | changes))
@@ -41,31 +41,31 @@ SPLIT = {"type": "Split", "pattern": SLOW, "behavior": "Isolated", "invert": Fal
 REPLACE = {"type": "Replace", "pattern": SLOW, "content": "x"}
 # Kinds that are noticed when the first message is answered; the model itself loads.
 TEMPLATES = {
-    "nested loops": _written(TEMPLATE, LOOP * 3 + "x" + "{% endfor %}" * 3),
-    "long string": _written(TEMPLATE, "{{ 'a' * 2000000000 }}"),
-    "power": _written(TEMPLATE, "{{ 9**(9**9) }}"),
-    "long error": _written(TEMPLATE, "{{ raise_exception('/home/secret\n' ~ 'x' * 50000000) }}"),
-    "endless recursion": _written(TEMPLATE, "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}"),
+    "nested loops": written(TEMPLATE, LOOP * 3 + "x" + "{% endfor %}" * 3),
+    "long string": written(TEMPLATE, "{{ 'a' * 2000000000 }}"),
+    "power": written(TEMPLATE, "{{ 9**(9**9) }}"),
+    "long error": written(TEMPLATE, "{{ raise_exception('/home/secret\n' ~ 'x' * 50000000) }}"),
+    "endless recursion": written(TEMPLATE, "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}"),
 }
 # Send SLOW_TEXT to these.
 TOKENIZERS = {
-    "regex": _edited(TOKENIZER, pre_tokenizer=SPLIT),
-    "normalizer": _edited(TOKENIZER, normalizer=REPLACE),
+    "regex": edited(TOKENIZER, pre_tokenizer=SPLIT),
+    "normalizer": edited(TOKENIZER, normalizer=REPLACE),
 }
 # Kinds that are refused before they are loaded.
 FILES = {
-    "many layers": _edited("config.json", num_hidden_layers=3_000_000),
-    "wide": _edited("config.json", hidden_size=2**30, num_heads=2**30, intermediate_size=2**30),
-    "large vocabulary": _edited("config.json", vocab_size=2**31 - 1, num_outputs=2**31 - 1),
+    "many layers": edited("config.json", num_hidden_layers=3_000_000),
+    "wide": edited("config.json", hidden_size=2**30, num_heads=2**30, intermediate_size=2**30),
+    "large vocabulary": edited("config.json", vocab_size=2**31 - 1, num_outputs=2**31 - 1),
     "fifo": _fifo("extra.json"),
     "fifo as tokenizer": _fifo(TOKENIZER),
     "fifo as weights": _fifo("model-2.safetensors"),
     "fifo as template": _fifo(TEMPLATE),
-    "deep json": _written("config.json", '{"a":' * 100_000 + "1" + "}" * 100_000),
+    "deep json": written("config.json", '{"a":' * 100_000 + "1" + "}" * 100_000),
     "long json": _sparse("config.json"),
     "long tokenizer": _sparse(TOKENIZER),
     "long weights": _sparse(WEIGHTS),
-    "long header": _written(WEIGHTS, (2**62).to_bytes(8, "little") + b"{" * 1000),
+    "long header": written(WEIGHTS, (2**62).to_bytes(8, "little") + b"{" * 1000),
 }
 KINDS = TEMPLATES | TOKENIZERS | FILES
 

@@ -4,6 +4,7 @@ import fcntl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -67,10 +68,7 @@ def make(target):
 
 @pytest.mark.parametrize("number", NO_LOCKS)
 def test_a_file_system_without_locks_can_be_written_to(target, monkeypatch, number):
-    def refuse(*_):
-        raise OSError(number, "no locks")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(number, "no locks")))
     other = target.with_name(".making-out-x")  # another process may be at work in it
     other.mkdir()
     with locked(target.parent) as held:

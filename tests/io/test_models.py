@@ -1,15 +1,16 @@
 """Model directories: round trips, bad input, and failures that change nothing."""
 
-import json
 import os
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from unittest.mock import Mock
 
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from helpers.errors import refusal
+from helpers.hostile import edited, written
 from helpers.models import chat_tokenizer, tiny_model
 from helpers.reference import as_numpy, error, needs_native
 from helpers.tokenizers import add_token
@@ -96,7 +97,7 @@ def test_a_changed_file_is_never_run(saved, load):
 def test_several_tokens_may_end_a_text(saved, tokenizer, name):
     if name == "config.json":
         (saved / "generation_config.json").unlink()  # which would decide
-    change(name, eos_token_id=[5, 7])(saved)
+    edited(name, eos_token_id=[5, 7])(saved)
     assert load(saved)[1].eos_token_ids == {5, 7, tokenizer.eos_token_id}
 
 
@@ -187,13 +188,10 @@ def test_saving_over_a_model_replaces_what_is_of_it(tokenizer, saved):
         assert loaded_tokenizer.has_chat_template == bool(template)
 
 
-@pytest.mark.parametrize("kind", [OSError, RuntimeError])  # MLX raises the latter
-def test_a_full_disk_leaves_the_old_model(tokenizer, saved, monkeypatch, kind):
-    def full(*args, **kwargs):
-        raise kind("No space left on device")
-
+def test_a_full_disk_leaves_the_old_model(tokenizer, saved, monkeypatch):
     before = contents(saved)
-    monkeypatch.setattr(mx, "save_safetensors", full)
+    full = RuntimeError("No space left on device")  # as MLX raises it
+    monkeypatch.setattr(mx, "save_safetensors", Mock(side_effect=full))
     found = refusal(save, tiny(tokenizer), tokenizer, saved)
     assert "No space left on device; free" in found
     assert contents(saved) == before
@@ -222,27 +220,20 @@ def test_an_embedded_model_is_found_by_its_name(name, tmp_path, monkeypatch):
 
 
 def test_what_is_no_directory_here_is_asked_from_the_hub(monkeypatch):
-    def offline(source, **kwargs):
-        raise OSError(f"cannot reach the hub\nfor {source}")
-
+    offline = Mock(side_effect=OSError("cannot reach\nthe hub"))
     monkeypatch.setattr("mlx_lm.utils.snapshot_download", offline)
     expected = "no such directory, and not loaded from the Hugging Face hub: cannot reach the hub"
-    assert refusal(load, "someone/gateloop") == f"someone/gateloop: {expected} for someone/gateloop"
-
-
-def text(name, content):
-    return lambda model: (model / name).write_text(content)
-
-
-def change(name, **values):
-    def write(model):
-        (model / name).write_text(json.dumps(json.loads((model / name).read_text()) | values))
-
-    return write
+    assert refusal(load, "someone/gateloop") == f"someone/gateloop: {expected}"
+    assert offline.call_args.args == ("someone/gateloop",)
 
 
 def truncate(size):
     return lambda model: os.truncate(model / "model.safetensors", size)
+
+
+def link_to_nowhere(model):
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors").symlink_to("../blobs/gone")
 
 
 def foreign(model):
@@ -251,22 +242,23 @@ def foreign(model):
 
 WITHOUT_TEXT = {  # which load_model notices too
     "no config": (lambda model: (model / "config.json").unlink(), "json: No such file"),
-    "cut config": (text("config.json", "{"), "config.json: not readable JSON"),
-    "layers": (change("config.json", num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
-    "long number": (text("config.json", f'{{"a": 1{"0" * 5000}}}'), "config.json: not readable"),
-    "gate": (change("config.json", gate="elliptic"), "gate must be 'polar', 'polar_abs' or 'real'"),
-    "shape": (change("config.json", intermediate_size=32), "Expected shape (32, 64) but received"),
-    "missing": (change("config.json", num_hidden_layers=2), "Missing"),
+    "cut config": (written("config.json", "{"), "config.json: not readable JSON"),
+    "layers": (edited("config.json", num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
+    "long number": (written("config.json", f'{{"a": 1{"0" * 5000}}}'), "config.json: not readable"),
+    "gate": (edited("config.json", gate="elliptic"), "gate must be 'polar', 'polar_abs' or 'real'"),
+    "shape": (edited("config.json", intermediate_size=32), "Expected shape (32, 64) but received"),
+    "missing": (edited("config.json", num_hidden_layers=2), "Missing"),
     "no weights": (lambda model: (model / "model.safetensors").unlink(), "No safetensors found"),
+    "dead link": (link_to_nowhere, "No such file or directory"),
     "empty": (truncate(0), "cannot be loaded"),
     "cut weights": (truncate(5000), "cannot be loaded"),
     "foreign weights": (foreign, "Received 1 parameters not in model: transformer.wte"),
 }
 WITH_TEXT = {
-    "llama": (text("config.json", '{"model_type": "llama"}'), "model_type must be 'gateloop'"),
-    "code": (change("config.json", model_type="llama"), "model_file names code"),
-    "tokenizer": (text("tokenizer.json", "{"), "cannot be loaded"),
-    "cannot encode": (change("tokenizer_config.json", model_max_length="long"), "'>' not supp"),
+    "llama": (written("config.json", '{"model_type": "llama"}'), "model_type must be 'gateloop'"),
+    "code": (edited("config.json", model_type="llama"), "model_file names code"),
+    "tokenizer": (written("tokenizer.json", "{"), "cannot be loaded"),
+    "cannot encode": (edited("tokenizer_config.json", model_max_length="long"), "'>' not supp"),
     "ids": (partial(add_token, "<more>"), "makes token 262, its embedding has 262 rows; get both"),
     "no tokenizer": (lambda model: (model / "tokenizer.json").unlink(), "no tokenizer.json"),
 }
