@@ -8,11 +8,11 @@ from itertools import product
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from helpers.errors import refusal
 from mlx.utils import tree_flatten, tree_map
 
 from mlx_gateloop.cli import run
 from mlx_gateloop.distributed.world import PeerLost, World
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.over_ranks import gate_loop_over_ranks
 from mlx_gateloop.train.evaluate import require_same
@@ -38,19 +38,11 @@ def messages(world):
     for model, value in zip(models, (world.rank, 0), strict=True):
         model.weight = mx.full((2, 2), float(value))
     text = np.array([1, world.rank])
-    calls = (
-        partial(require_same, world, models[0], text[:1]),
-        partial(require_same, world, models[1], text),
-        partial(require_same, world, models[1], text[:1]),
-    )
-    return [message(call) for call in calls]
-
-
-def message(call):
-    try:
-        call()
-    except InputError as error:
-        return str(error)
+    return [
+        refusal(require_same, world, models[0], text[:1]),
+        refusal(require_same, world, models[1], text),
+        require_same(world, models[1], text[:1]),
+    ]
 
 
 def gradients(world):

@@ -75,11 +75,16 @@ def test_exchanges(nursery, size):
         assert same is None
 
 
+@pytest.mark.parametrize("sequence", [1, 2])
 @pytest.mark.parametrize("size", [2, FOUR])
-def test_training_is_that_of_one_process(nursery, run, alone, tmp_path, size):
-    """Losses, gradients, validations and weights; 6 sequences are 1 or 2 for each of 4 ranks."""
+def test_training_is_that_of_one_process(nursery, run, alone, tmp_path, size, sequence):
+    """Losses, gradients, validations and weights; 6 sequences are 1 or 2 for each of 4 ranks.
+
+    Or two ranks have 16 tokens each of all sequences; four have 16 of half of the sequences.
+    """
     out = tmp_path / "out"
-    assert nursery.run(size, *run, out) == [0] * size
+    words = [*run, out, "--set", f"sequence_parallel={sequence}"]
+    assert nursery.run(size, *words) == [0] * size, nursery.said(0)
     assert_same_training(out, alone)
 
 
@@ -123,17 +128,6 @@ def test_runs_that_cannot_be_divided(nursery, run, tmp_path, settings, message):
     assert nursery.run(2, *run, tmp_path / "out", *words) == [2, 2]
     assert nursery.said(0).startswith(f"error: {message}")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("size", [2, FOUR])
-def test_training_over_parts_of_sequences_is_that_of_one_process(
-    nursery, run, alone, tmp_path, size
-):
-    """Two ranks with 16 tokens each of all sequences; four with 16 of half of the sequences."""
-    out = tmp_path / "out"
-    words = [*run, out, "--set", "sequence_parallel=2"]
-    assert nursery.run(size, *words) == [0] * size, nursery.said(0)
-    assert_same_training(out, alone)
 
 
 @pytest.mark.slow
