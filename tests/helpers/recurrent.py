@@ -13,7 +13,7 @@ from unittest import mock
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.models import save_tiny_model, tiny_model
+from helpers.models import chat_tokenizer, tiny_model
 from mlx.utils import tree_flatten, tree_map
 
 from mlx_gateloop import save
@@ -98,12 +98,9 @@ def recurrent_model(name, seed=0, **sizes):
 
 def save_recurrent_model(path, name, seed=0, dtype=mx.float32, tokenizer=None, **sizes):
     """Save such a model to a directory, with a tokenizer; of bytes, for chats, if none is given."""
-    if tokenizer is None:
-        save_tiny_model(path, chat=True)
-    else:
-        save(tiny_model(vocab_size=len(tokenizer)), tokenizer, path)
-    vocabulary = json.loads((path / "config.json").read_text())["vocab_size"]
-    model = recurrent_model(name, seed, **sizes | {"vocab_size": vocabulary})
+    tokenizer = chat_tokenizer() if tokenizer is None else tokenizer
+    save(tiny_model(vocab_size=len(tokenizer)), tokenizer, path)
+    model = recurrent_model(name, seed, **sizes | {"vocab_size": len(tokenizer)})
     model.set_dtype(dtype)
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(path / "model.safetensors"), weights, {"format": "mlx"})
