@@ -121,12 +121,8 @@ def test_the_list_of_hashes_is_checked(folder):
 
 def test_broken_models_are_named(folder):
     models = Models([folder])
-    edit(folder / "tiny" / "config.json", hidden_size="wide")
-    assert "hidden_size must be a valid integer" in refusal(models.info, "tiny")
     edit(folder / "tiny" / "config.json", gate="x" * 1_000_000)
     assert len(refusal(models.info, "tiny")) < 300
-    (folder / "tiny" / "config.json").write_text("[]")
-    assert refusal(models.info, "tiny") == "tiny/config.json: expected a JSON object, got list"
     (folder / "tiny" / "config.json").write_text("{")
     assert refusal(models.load, "tiny").startswith("tiny/config.json: not readable JSON: Exp")
     assert "no such folder" in refusal(Models, [folder / "missing"])

@@ -31,12 +31,16 @@ def test_a_message_reads_only_itself_however_long_the_chat(chat, model):
     assert len({stats.state_bytes for stats in read}) == 1
 
 
-def test_a_stopped_answer_is_gone_on_from(chat, engine, finished, until):
+def test_a_stopped_answer_ends_within_a_token_and_is_gone_on_from(chat, engine, finished, until):
     chat.messages.append({"role": "user", "content": "hello"})
     run = engine.submit(MODEL, chat.messages, Sampling(1.0, seed=1), 1000, True, "c")
     until(run, 60)
     run.cancel()
+    pieces = len(run.pieces)
     chat.messages.append({"role": "assistant", "content": finished(run).text})
+    assert run.stopped
+    assert pieces <= len(run.pieces) <= pieces + 1
+    assert run.trace.tokens == len(run.pieces)  # what was said last is in the state
     after = chat.say("go on")
     assert after.begin == len(run.pieces) > 0
     assert after.stats.prompt_tokens == len(run.pieces) + after.stats.prompt_tokens_read

@@ -106,18 +106,9 @@ def test_a_conversation_and_its_branches_begin_from_a_tuned_state(speaker, make_
 
 
 def test_what_is_not_a_state_of_the_model_is_refused_in_one_line(folder, make_engine, until):
-    engine = make_engine(folder)
-    whole = (folder / "one.state").read_bytes()
-    for name, content in {
-        "cut": whole[:-100],
-        "empty": b"",
-        "hostile": b"\xff" * 8 + b"{}" * 50,
-        "huge": (2**62).to_bytes(8, "little") + whole,
-        "text": b"no state" * 50,
-    }.items():
-        (folder / f"{name}.state").write_bytes(content)
-    (folder / "one.state").unlink()
-    for path in folder.glob("*.state"):
+    engine, damaged = make_engine(folder), folder / "one.state"
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    for path in (damaged, folder / "two.state"):
         for given in (path.name, dropped(path, 1)):
             run = engine.enqueue("one", Probe(given_file(given, engine.models).tokens_read))
             until(run)

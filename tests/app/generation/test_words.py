@@ -112,12 +112,3 @@ def test_pieces_that_are_not_in_the_text_have_no_place():
     assert token_begins(" ab", ["ab"], 0) == [1]  # its blank is left out
     assert token_begins("ab cd", ["ab", "\ufffd", "d"], 0) == [0, None, None]
     assert token_begins("ab", ["x", "ab"], -1) == [None, None]
-
-
-def test_words_of_a_conversation_that_goes_on(chat):
-    chat.say(" first 🙂 <b> ")
-    found = Words().update(chat.say("second"))
-    for number, text in enumerate(message["content"] for message in chat.messages):
-        mine = [word for word in found if word.message == number]
-        assert "".join(word.text for word in mine) == "".join(text.split())
-        assert all(at(text, word.begin, word.text) == word.text for word in mine)
