@@ -9,8 +9,6 @@ from helpers.errors import refusal
 from mlx_gateloop.app.conversations import folder as folder_module
 from mlx_gateloop.app.conversations.folder import ConversationFolder, title
 
-from mlx_gateloop.generate import Sampling
-
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
 
 
@@ -36,19 +34,13 @@ def save(saved, name, messages=CHAT, model="tiny", version=0, branches=()):
     return saved.keep(name, version, "c", model, messages, branches)
 
 
-def test_keep_list_and_open(saved, folder, engine, finished):
+def test_keep_list_and_open(saved, folder):
     assert saved.names() == []
-    run = finished(engine.submit("tiny", CHAT[:1], Sampling(0), 5, True, "c"))
-    messages = [CHAT[0], {"role": "assistant", "content": run.text}]
     for age, name in enumerate(("first", "zwei é.2")):
-        save(saved, name, messages, branches=[CHAT])
+        save(saved, name, branches=[CHAT[:1]])
         os.utime(folder / f"{name}.safetensors", (age, age))
     assert saved.names() == ["zwei é.2", "first"]
-    session, model, found, branches, _ = saved.open("first")
-    assert (model, found, branches) == ("tiny", messages, [CHAT])
-    found = [*found, {"role": "user", "content": "more"}]
-    again = finished(engine.submit("tiny", found, Sampling(0), 5, False, session))
-    assert again.stats.prompt_tokens_read < again.stats.prompt_tokens / 2
+    assert saved.open("first")[1:4] == ("tiny", CHAT, [CHAT[:1]])
 
 
 def test_a_conversation_is_found_by_its_title_and_its_words(saved):
@@ -65,12 +57,6 @@ def test_what_another_page_has_written_is_never_written_over(saved, folder):
     names = {name for name, _ in kept}
     assert names == {"mine", *(f"mine {n}" for n in range(2, 9))} == {*saved.names()}
     assert sorted(saved.open(name)[2][0]["content"] for name in names) == sorted("01234567")
-    name, version = save(saved, "two tabs")
-    same, later = save(saved, name, version=version)
-    assert (same, later != version) == (name, True)
-    other, _ = save(saved, name, CHAT[:1], version=version)  # continues the first version
-    assert other == "two tabs 2"
-    assert saved.open(name)[2] == CHAT
 
 
 def test_rename_delete_and_restore_lose_nothing(saved, monkeypatch):

@@ -1,15 +1,12 @@
 """The page's scripts: a browser never runs an old one."""
 
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
+from helpers.node import needs_node, node
 from mlx_gateloop.app.page import scripts
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-NODE = shutil.which("node")
 MODULES = Path(__file__).parent / "modules"
 
 
@@ -26,10 +23,6 @@ def test_scripts_are_served_as_modules_and_checked_each_time():
         assert client.get(f"{folder}/%2e%2e/layout.py").status_code == 404
 
 
-@pytest.mark.skipif(NODE is None, reason="there is no node on this machine")
-@pytest.mark.parametrize("module", [file.name[:-8] for file in sorted(MODULES.glob("*.test.js"))])
-def test_modules(module):
-    done = subprocess.run(
-        [NODE, "--test", MODULES / f"{module}.test.js"], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stdout
+@needs_node
+def test_modules():
+    node("--test", *sorted(MODULES.glob("*.test.js")))

@@ -15,14 +15,6 @@ def test_only_the_latest_chats_are_kept():
     assert sessions.get("two") == ([], None)
 
 
-def test_a_chat_ends_with_its_last_page():
-    sessions = Sessions(max_sessions=2)
-    sessions.put("one", ASKED)
-    sessions.resume("one")
-    assert [sessions.close("one"), sessions.close("one")] == [False, True]
-    assert not sessions.resume("one")
-
-
 def test_what_was_written_after_the_page_had_gone_is_there():
     sessions, run = Sessions(max_sessions=2), Run("tiny")
     for shown in (ASKED, [*ASKED, {"role": "assistant", "content": "b"}]):
