@@ -34,14 +34,14 @@ def demo(tmp_path_factory):
     return path
 
 
-def answer(directory, prompt=PROMPT, adapter=None):
+def answer(directory, adapter=None):
     model, tokenizer = gl.load(directory)
     if adapter:
         from mlx_lm.utils import load_adapters
 
         model = load_adapters(model, str(adapter))
         model.eval()
-    messages = [{"role": "user", "content": prompt}]
+    messages = [{"role": "user", "content": PROMPT}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     answer = tokenizer.decode(greedy(model, tokenizer, text, COUNT), skip_special_tokens=True)
     return answer.strip("\n")

@@ -11,7 +11,6 @@ from helpers.embedded import MODELS, load_embedded
 from helpers.errors import refusal
 from mlx_gateloop.app.generation.models import SUMS, Models
 from mlx_gateloop.app.page.examples import CHAT_EXAMPLES
-from mlx_lm.utils import get_total_parameters
 
 from benchmarks.embedded_models import completions, package
 from benchmarks.embedded_models.corpus import questions
@@ -38,7 +37,7 @@ def answer(name, question, earlier=()):
 
 
 @pytest.mark.parametrize("name", ["code", "demo", "demo-fixed"])
-def test_every_file_is_the_one_that_was_made(name, tmp_path):
+def test_every_file_is_the_one_that_was_made(name):
     directory = MODELS / name
     assert (directory / SUMS).read_text() == sums(directory)
     assert sum(file.stat().st_size for file in directory.iterdir()) <= MAX_BYTES
@@ -56,18 +55,6 @@ def test_every_file_is_the_one_that_was_made(name, tmp_path):
             is_gate = key.endswith(("gamma_proj.weight", "theta_proj.weight"))
             assert weight.dtype == mx.uint32 or (is_gate and weight.dtype == mx.float32)
     assert Models([MODELS]).load(name).model.args.vocab_size == 4096
-    changed = shutil.copytree(directory, tmp_path / "changed")
-    (changed / "config.json").write_text((directory / "config.json").read_text() + "\n")
-    assert "differs from SHA256SUMS" in refusal(Models([tmp_path]).load, "changed")
-
-
-def test_demo_has_3_to_5_million_parameters_and_a_fixed_partner():
-    demo, fixed = (load_embedded(name)[0] for name in ("demo", "demo-fixed"))
-    assert (demo.args.transition, fixed.args.transition) == ("data_controlled", "fixed")
-    assert 3e6 <= get_total_parameters(demo) <= 5e6
-    texts = {(MODELS / name / "tokenizer.json").read_text() for name in ("demo", "demo-fixed")}
-    assert len(texts) == 1
-    assert answer("demo-fixed", "What does `str.split` do?").strip()
 
 
 def test_a_thinned_log_keeps_every_validation_and_the_last_record():
@@ -108,11 +95,17 @@ def test_an_answer_does_not_depend_on_the_questions_before_it():
     assert answer("demo", question, earlier) == answer("demo", question)
 
 
-def test_a_model_is_replaced_and_one_that_is_too_large_is_not(tmp_path, monkeypatch):
-    run, out = tmp_path / "run", tmp_path / "models" / "demo"
-    run.mkdir()
+@pytest.fixture
+def run(tmp_path):
+    """A training run's folder."""
+    (tmp_path / "run").mkdir()
     for name in ("config.yaml", "log.jsonl", "model.safetensors"):
-        (run / name).write_text('{"loss": 1}')
+        (tmp_path / "run" / name).write_text('{"loss": 1}')
+    return tmp_path / "run"
+
+
+def test_a_model_is_replaced_and_one_that_is_too_large_is_not(run, tmp_path, monkeypatch):
+    out = tmp_path / "models" / "demo"
     shutil.copytree(MODELS / "demo", out)
 
     def convert(words):
@@ -132,15 +125,12 @@ def test_a_model_is_replaced_and_one_that_is_too_large_is_not(tmp_path, monkeypa
     assert [path.name for path in out.parent.iterdir()] == ["demo"]
 
 
-def test_nothing_but_an_embedded_model_is_replaced(tmp_path):
-    run, folder, file = tmp_path / "run", tmp_path / "notes", tmp_path / "notes.txt"
-    for path in (run, folder):
-        path.mkdir()
-    assert "run: no config.yaml; give the" in refusal(package.embed, run, tmp_path / "out")
-    for path in (run / "config.yaml", run / "log.jsonl", run / "model.safetensors", file):
-        path.write_text("kept")
-    (folder / "notes.txt").write_text("kept")
-    for out, words in ((file, "a file"), (folder, "holds notes.txt"), (run, "holds config.yaml")):
+def test_nothing_but_an_embedded_model_is_replaced(run, tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("kept")
+    for out, words in ((file, "a file"), (run, "holds config.yaml")):
         assert f"{words}; give a" in refusal(package.embed, run, out)
-    assert {path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == {"kept"}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "notes.txt", "run"]
+    (run / "config.yaml").unlink()
+    assert "run: no config.yaml; give the" in refusal(package.embed, run, tmp_path / "out")
+    assert sorted(path.name for path in run.iterdir()) == ["log.jsonl", "model.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "run"]
