@@ -45,17 +45,13 @@ def engine(make_engine):
     return make_engine()
 
 
-def wait(condition):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def until():
-    def until(run, pieces=None):
-        wait(lambda: run.done or (pieces is not None and len(run.pieces) > pieces))
+    def until(run, pieces=float("inf")):
+        end = time.monotonic() + PATIENCE
+        while not run.done and len(run.pieces) <= pieces:
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
     return until
 

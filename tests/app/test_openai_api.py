@@ -6,6 +6,7 @@ from functools import partial
 
 import httpx
 import pytest
+from helpers.mlx_lm_server import text_of
 from mlx_gateloop.app import openai_api
 from mlx_gateloop.app.openai_api import OpenAI
 from starlette.applications import Starlette
@@ -26,18 +27,6 @@ def ask(make_client):
     return lambda path, body: make_client().post(path, json=body)
 
 
-def events(answer):
-    lines = [line for line in answer.text.split("\n\n") if line]
-    assert all(line.startswith("data: ") for line in lines)
-    assert lines[-1] == "data: [DONE]"
-    return [json.loads(line[6:]) for line in lines[:-1]]
-
-
-def text_of(found, chat=True):
-    choices = [choice for event in found for choice in event["choices"]]
-    return "".join(c["delta"]["content"] if chat else c["text"] for c in choices)
-
-
 def test_the_models_are_listed(make_client):
     listed = make_client().get("/v1/models").json()["data"]
     assert [model["id"] for model in listed] == ["fixed", "tiny"]
@@ -53,8 +42,10 @@ def test_an_answer_is_the_engine_s_and_a_stream_has_the_same_text(ask, engine, f
     assert answer["usage"]["completion_tokens"] == run.stats.tokens
     assert (answer["object"], answer["model"]) == ("chat.completion", "tiny")
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    *streamed, last = events(ask(CHAT, GREEDY | options))
-    assert text_of(streamed) == run.text
+    *lines, end, nothing = ask(CHAT, GREEDY | options).text.split("\n\n")
+    assert (end, nothing) == ("data: [DONE]", "")
+    *streamed, last = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert "".join(event["choices"][0]["delta"]["content"] for event in streamed) == run.text
     assert streamed[-1]["choices"][0]["finish_reason"] == choice["finish_reason"]
     assert (last["choices"], last["usage"]) == ([], answer["usage"])
 
@@ -63,7 +54,7 @@ def test_a_text_is_continued_and_parts_of_messages_are_joined(ask):
     body = {"prompt": ["abc"], "model": "fixed", "temperature": 0, "max_tokens": 9}
     whole = ask(TEXT, body).json()
     assert (whole["object"], whole["model"]) == ("text_completion", "fixed")
-    assert whole["choices"][0]["text"] == text_of(events(ask(TEXT, body | {"stream": True})), False)
+    assert whole["choices"][0]["text"] == text_of(ask(TEXT, body | {"stream": True}).content)
     parts = [{"type": "text", "text": part} for part in ("hel", "lo")]
     joined = GREEDY | {"messages": [{"role": "user", "content": parts}]}
     assert ask(CHAT, joined).json()["choices"] == ask(CHAT, GREEDY).json()["choices"]
@@ -79,7 +70,7 @@ def test_nothing_of_a_stop_string_is_sent(ask):
         "text": expected,
         "finish_reason": "stop",
     }
-    assert text_of(events(ask(TEXT, body | {"stream": True})), False) == expected
+    assert text_of(ask(TEXT, body | {"stream": True}).content) == expected
 
 
 @pytest.mark.parametrize(
@@ -124,9 +115,9 @@ def test_twenty_at_once_get_the_answers_of_one_and_the_next_is_told_to_wait(make
         transport = httpx.ASGITransport(make_client().app)
         async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
             ask = partial(client.post, CHAT)
-            alone = [text_of(events(await ask(json=body))) for body in bodies]
+            alone = [text_of((await ask(json=body)).content) for body in bodies]
             together = await asyncio.gather(*(ask(json=body) for body in bodies))
-            assert [text_of(events(answer)) for answer in together] == alone
+            assert [text_of(answer.content) for answer in together] == alone
             assert len(set(alone)) > 10
             more = [body | {"stream": False} for body in bodies * 3]
             return {each.status_code for each in await asyncio.gather(*(ask(json=b) for b in more))}
