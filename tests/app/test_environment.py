@@ -61,7 +61,8 @@ def test_without_the_password_there_is_nothing_and_with_it_everything(locked):
         Client(locked.url, verbose=False)
     wrong = log_in(locked, "secret")
     assert (wrong.status, wrong.headers.get("set-cookie")) == (400, None)
-    assert log_in(locked, "se:cret").headers.get("set-cookie")
+    cookies = {"Cookie": log_in(locked, "se:cret").headers["set-cookie"]}
+    assert b"chat-view" in request(locked.url, headers=cookies).body
     client = Client(locked.url + "here/", auth=("me", "se:cret"), verbose=False)
     options = {"max_tokens": 3, "chat": True, "api_name": "/generate"}
     answer = client.predict("What does `str.split` do?", **options)

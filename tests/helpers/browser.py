@@ -206,12 +206,6 @@ class Page:
         users = "document.querySelectorAll('#chat [data-testid=user]').length"
         self.tab.wait_for_function(f"n => {users} === n", arg=messages)
 
-    def read(self):
-        """Return how many tokens were read for the last answer, and are in the conversation."""
-        figures = self.tab.locator("#chat-status b").all_inner_texts()
-        now, _, whole, _ = next(text for text in figures if " of " in text).split()
-        return int(now.replace(",", "")), int(whole.replace(",", ""))
-
     def ask(self, text, name="chat", view=None):
         """Send a prompt and wait until its run is in the view."""
         from playwright.sync_api import TimeoutError as TooLate

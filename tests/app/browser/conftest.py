@@ -152,28 +152,16 @@ def endless_models(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def start_server(endless_models, tmp_path_factory):
-    """Starts servers on the endless models; all are stopped at the end."""
-    servers = []
-
-    def start(*arguments):
-        folder = tmp_path_factory.mktemp("server")
-        models = ("--models", endless_models, "--model", "a", "--conversations", folder / "kept")
-        servers.append(Server(folder / "log", *models, *arguments, prelude=WATCH + PACED))
-        return servers[-1]
-
-    yield start
-    codes = [server.stop() for server in servers]  # all of them, before one may fail
-    for code, server in zip(codes, servers, strict=True):
-        log = server.log.read_text()
-        assert code == 130, log
-        for problem in ("Traceback", "asked outside"):
-            assert problem not in log, log
-
-
-@pytest.fixture(scope="session")
-def server(start_server):
-    return start_server()
+def server(endless_models, tmp_path_factory):
+    """The app on the endless models."""
+    folder = tmp_path_factory.mktemp("server")
+    models = ("--models", endless_models, "--model", "a", "--conversations", folder / "kept")
+    server = Server(folder / "log", *models, prelude=WATCH + PACED)
+    yield server
+    code, log = server.stop(), server.log.read_text()
+    assert code == 130, log
+    for problem in ("Traceback", "asked outside"):
+        assert problem not in log, log
 
 
 @pytest.fixture(scope="package")  # Playwright keeps an event loop running as long

@@ -124,8 +124,6 @@ def test_a_conversation_speaks_as_a_tuned_state(seeded, endless_models, tmp_path
     drop("bad.state", "bad.state: not a state of gateloop read")
     page.answer("two")
     assert not speaks.is_visible()
-    read, whole = page.read()
-    assert read == whole  # nothing of what began from the other state is used
     drop("calm.state", "calm.state: a tuned state")
     page.choose("b")  # whose state has other weights
     picker.get_by_role("status").wait_for(state="hidden")

@@ -1,10 +1,8 @@
 """A conversation that is changed, stopped, left and gone on with."""
 
-import pytest
 from helpers.browser import has, view
 
 SPECIAL = '<b> & "x" ${1} &lt; `y`'
-TABS = 4  # each keeps a connection while it answers
 ON_TOP = """() => {
   const element = document.querySelector('#chat [data-testid=user] .chatbot');
   const box = element.getBoundingClientRect();
@@ -38,25 +36,6 @@ def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
     page.answer("from the start")
     assert page.messages() == ["from the start"]
     assert page.tab.locator("#chat-view .model").inner_text() == "b"
-    now, whole = page.read()
-    assert now == whole
-
-
-@pytest.mark.slow
-def test_many_tabs_of_one_browser_chat_stop_and_see_the_view(new_page):
-    first = new_page()
-    tabs = [first, *(new_page(context=first.tab.context) for _ in range(TABS - 1))]
-    for tab in tabs:
-        tab.set_tokens(1024)
-        tab.choose("slow")
-        tab.tab.locator("#chat-box textarea").fill("until it is stopped")
-    for tab in tabs:
-        tab.tab.locator("#chat-box textarea").press("Enter")
-    for tab in tabs:  # the engine runs four at once: stopped ones let the others run
-        tab.tab.wait_for_function(has(21))
-        tab.tab.locator("#chat-stop").click()
-        tab.finished()
-    assert len({tab.view("run") for tab in tabs}) == TABS
 
 
 def test_retry_versions_and_undo_go_back(page):
@@ -70,9 +49,9 @@ def test_retry_versions_and_undo_go_back(page):
     page.finished()
     again = page.messages("bot")
     assert (again[0], again[1] != last) == (first, True)
-    assert page.read()[0] == 1  # the state before the answer was kept
     status = page.tab.locator("#chat-status")
     assert "version 2 of 2" in status.inner_text()
+    assert "read 1 of" in status.inner_text()  # the state before the answer was kept
     older.click()
     status.get_by_text("version 1 of 2").wait_for()
     page.settled()

@@ -1,10 +1,8 @@
-"""Conversations that are saved by themselves: the list, titles, a crash."""
+"""Conversations that are saved by themselves: the list and titles."""
 
 import json
-import time
 
 import pytest
-from helpers.browser import PATIENCE_MS, Server
 
 
 def test_a_new_conversation_and_trash_lose_nothing(page):
@@ -55,31 +53,3 @@ def test_an_export_is_downloaded_and_what_cannot_be_imported_is_said_in_the_list
     page.list()
     assert page.messages() == ["to be exported"]
     assert json.loads(text)["messages"][0]["content"] == "to be exported"
-
-
-@pytest.mark.slow
-def test_a_killed_server_has_lost_nothing(endless_models, new_page, tmp_path):
-    kept, asked = tmp_path / "kept", "while it writes"
-    options = ("--models", endless_models, "--model", "a", "--conversations", kept)
-    server = Server(tmp_path / "log", *options)
-    page = new_page(server.url)
-    page.set_tokens(8)
-    page.answer("before the crash")
-    page.set_tokens(1024)
-    page.choose("slow")
-    page.ask(asked)
-    end = time.monotonic() + PATIENCE_MS / 1000
-    while not any(asked.encode() in file.read_bytes() for file in kept.glob("*.safetensors")):
-        assert time.monotonic() < end
-    server.process.kill()
-    server.process.wait()
-    again = Server(tmp_path / "again", *options)
-    other = new_page(again.url)
-    other.list()
-    other.tab.locator("#saved").get_by_text("before the crash", exact=True).click()
-    other.shows(2)
-    assert other.messages() == ["before the crash", asked]
-    again.stop()
-    for each in (page, other):
-        each.tab.close()  # so that nothing is reported later
-        each.problems.clear()  # the servers' ends are no problem

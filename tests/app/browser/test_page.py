@@ -1,7 +1,6 @@
 """Tabs, users and looks, in the real app."""
 
-import pytest
-from helpers.browser import has, new_context, view
+from helpers.browser import has, view
 from mlx_gateloop.app.page.examples import TEXT_EXAMPLES
 
 DARK = (
@@ -61,18 +60,12 @@ def test_a_reload_keeps_what_a_tab_has_and_a_closed_tab_ends_its_run(page, new_p
     run = page.view("run")
     page.reopen()
     page.shows(1)
-    tokens, answer = page.finished(), page.messages("bot")
-    assert tokens < 1024
-    assert answer[0]
+    assert page.finished() < 1024
+    assert page.messages("bot")[0]
     assert page.view("run") == run
     assert page.tab.evaluate(DARK)
     assert page.tab.locator("#system textarea").input_value() == "Be brief."
     assert not page.tab.locator("#words-fade input").is_checked()
-    page.set_tokens(8)
-    page.answer("after")  # its state goes on, with the settings
-    now, whole = page.read()
-    assert now < 60 < 100 <= tokens < whole
-    assert page.messages("bot")[0] == answer[0]
     other = new_page(context=page.tab.context)  # nobody's chat is shown to another tab
     assert other.messages() == []
     assert other.tab.locator("#system textarea").input_value() == ""
@@ -88,10 +81,7 @@ def test_a_reload_keeps_what_a_tab_has_and_a_closed_tab_ends_its_run(page, new_p
     page.reload()
 
 
-def test_tab_reaches_what_is_in_sight_and_buttons_have_names(page):
-    assert not page.tab.locator("#chat-stop").is_visible()  # replaces Send while the model writes
-    for name in ("Settings", "Light or dark", "Send"):
-        assert page.tab.get_by_role("button", name=name, exact=True).is_visible()
+def test_tab_reaches_what_is_in_sight(page):
     page.tab.locator("#model input").focus()
     reached = []
     for _ in range(30):
@@ -103,13 +93,3 @@ def test_tab_reaches_what_is_in_sight_and_buttons_have_names(page):
     page.tab.locator("#settings textarea").first.focus()
     assert page.tab.evaluate(WHERE) == "#settings"
     page.settings()
-
-
-@pytest.mark.slow
-def test_after_the_login_everything_works(start_server, browser, new_page):
-    locked = start_server("--auth", "me:se:cret")
-    context = new_context(browser)
-    context.request.post(f"{locked.url}login", form={"username": "me", "password": "se:cret"})
-    page = new_page(locked.url, context)
-    page.set_tokens(8)
-    assert page.answer("let me in") > 8

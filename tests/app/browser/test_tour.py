@@ -43,12 +43,8 @@ def test_four_clicks_from_the_tour_to_a_word_that_is_forgotten_and_proven(browse
     assert not visitor.tab.evaluate(OPEN)  # it starts once
     visitor.page.choose("demo")  # make demo begins with it, this server with another
     visitor.ask()
-    assert visitor.page.messages("user") == ["What does `str.split` do?"]
-    assert script.WORD in visitor.page.messages("bot")[0]
-    note, before, after = visitor.forget()
-    assert note.startswith("What changed is marked")
+    _, before, after = visitor.forget()
     assert script.WORD in before
-    assert after
     assert script.WORD not in after
     assert visitor.clicks == script.MAX_CLICKS
     assert not visitor.page.problems

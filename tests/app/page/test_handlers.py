@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 from helpers.models import save_tiny_model
+from mlx_gateloop.app.conversations.folder import ConversationFolder
 from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.page import chat_tab
 from mlx_gateloop.app.page.handlers import Handlers, new_session, status
@@ -57,17 +58,6 @@ def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
     assert latest["done"]
     assert latest["tokens"] == latest["known"] + len(latest["pieces"])
     assert latest["words"]["strengths"]
-
-
-def test_a_turn_sends_only_what_is_new(handlers):
-    me, history, tokens = new_session(), [], 0
-    for _ in range(3):
-        updates = asyncio.run(collect(chat(handlers, "hello", me, history)))
-        views = [update[3] for update in updates if update[3]]
-        assert [view.get("common", 0) for view in views] == [tokens] * len(views)
-        first, last = (json.loads(views[at]["update"]) for at in (0, -1))
-        assert first["start"] == first["known"] == max(tokens - 1, 0)
-        history, tokens = updates[-1][1], last["tokens"]
 
 
 def test_without_the_live_view_nothing_is_recorded(handlers):
@@ -244,25 +234,27 @@ def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
     assert not handlers.engine.prefix_cache.prefixes(me, *key)
 
 
-def test_the_last_update_of_an_answer_shows_the_new_conversation(handlers):
-    me = new_session()
+def test_a_question_is_saved_before_its_answer(engine, tmp_path):
+    folder = ConversationFolder(tmp_path, engine.models, engine.prefix_cache)
+    handlers, me = Handlers(engine, "tiny", folder), new_session()
 
     async def scene():
         updates = chat(handlers, ENDLESS, me, max_tokens=1024)
         await anext(updates)
-        (run,) = handlers._running[(me, "chat")]
-        await handlers.clear(me)
-        assert run.stopped
-        return await collect(updates)
+        while not folder.names():
+            await asyncio.sleep(0.01)
+        (name,) = folder.names()
+        assert folder.open(name)[2] == [{"role": "user", "content": ENDLESS}]
+        handlers.stop(me, "chat")
+        assert (await collect(updates))[-1][1] == folder.open(name)[2]
 
-    assert asyncio.run(scene()) == [(gr.skip(), [], [], None, status(None))]
-    assert handlers.sessions.get(me) == ([], None)
+    asyncio.run(scene())
 
 
 def test_undo_shows_the_view_of_what_is_left(handlers):
     me = new_session()
     first = last(chat(handlers, "one", me))[1]
-    last(chat(handlers, "two", me, first))
+    assert last(chat(handlers, "two", me, first))[3]["common"] > 0  # the page has the beginning
     left, _, view, _ = handlers.undo(first, me, "tiny", "")
     assert left == first
     assert handlers.engine.recorded.get(view["run"]).text == first[1]["content"]
