@@ -26,7 +26,7 @@ def press_until(page, key, selector):
 
 
 @pytest.mark.slow
-def test_a_question_continue_and_copy_by_keyboard_alone(new_page):
+def test_a_question_continue_copy_rename_delete_and_undo_by_keyboard_alone(new_page):
     page = new_page(permissions=["clipboard-read", "clipboard-write"])
     page.set_tokens(12)
     page.set("#seed input", 7)  # a clipboard changes some control characters
@@ -48,6 +48,21 @@ def test_a_question_continue_and_copy_by_keyboard_alone(new_page):
     page.tab.wait_for_timeout(100)
     trimmed = page.tab.evaluate("(text) => text.trim()", page.messages("bot")[0])
     assert page.tab.evaluate(COPIED) == trimmed  # Python strips more characters
+    page.tab.locator("#list-button").focus()
+    page.tab.keyboard.press("Enter")
+    press_until(page, "Tab", "#save-name :is(input, textarea)")
+    page.tab.keyboard.press("Control+a")
+    page.tab.keyboard.type("by keyboard")
+    page.tab.keyboard.press("Enter")
+    page.tab.locator("#saved").get_by_text("by keyboard", exact=True).wait_for()
+    press_until(page, "Tab", "#delete")
+    page.tab.keyboard.press("Enter")
+    page.tab.get_by_text("Deleted: by keyboard.").wait_for()
+    page.tab.locator("#undelete").wait_for()
+    press_until(page, "Tab", "#undelete")
+    page.tab.keyboard.press("Enter")
+    page.shows(1)
+    assert page.messages() == ["my own question"]
 
 
 @pytest.mark.parametrize("state", ["first", "answer", "settings", "Completion", "Memory lab"])
