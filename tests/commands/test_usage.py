@@ -94,10 +94,7 @@ def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
     assert f"`gateloop {' '.join(argv)}`" in written
     assert "# memory-horizon, preset running_sum\n" in written
     assert "runs 2 of 2: fixed-0\n" in shown.err
-    assert "already holds something" in fails(capsys, *argv)
     assert main([*argv, "--resume"]) == 0
-    (work / "out" / "experiment.json").write_text("{}")
-    assert "not an experiment" in fails(capsys, *argv, "--resume")
 
 
 @pytest.mark.parametrize(
@@ -122,17 +119,11 @@ def test_a_fault_of_the_environment_is_one_line(monkeypatch, capsys, error, advi
 
 
 INTERRUPTED = """
-import runpy, sys
+import runpy, signal, sys, types
 
 awaited, program, *sys.argv[1:] = sys.argv[1:]
-
-class CtrlC:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name == awaited:
-            raise KeyboardInterrupt
-
-sys.meta_path.insert(0, CtrlC)
+press = lambda name, *_: signal.raise_signal(signal.SIGINT) if name == awaited else None
+sys.meta_path.insert(0, types.SimpleNamespace(find_spec=press))
 runpy.run_module(program, run_name="__main__", alter_sys=True)
 """
 
