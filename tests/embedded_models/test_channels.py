@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.experiments import cells
 from helpers.models import tiny_model
 
 from benchmarks.embedded_models import channels
@@ -58,11 +59,9 @@ def test_channels_are_chosen_on_every_other_file_and_tested_on_the_rest(model, m
     monkeypatch.setattr(channels, "load", lambda _: (model, byte_tokenizer()))
     found = channels.find(model, byte_tokenizer(), files)
     assert len(found) == len(FEATURES) * len(channels.QUANTITIES) * channels.BEST
-    _, _, *rows = channels.report("model").splitlines()
-    for row, one in zip(rows, found, strict=True):
-        cells = [cell.strip() for cell in row.split("|")]
-        assert cells[1:5] == [one.feature, one.quantity, str(one.layer + 1), str(one.channel)]
-        assert cells[6] == f"{one.elsewhere:+.2f}"
+    for row, one in zip(cells(channels.report("model"))[2:], found, strict=True):
+        assert row[:4] == [one.feature, one.quantity, str(one.layer + 1), str(one.channel)]
+        assert row[5] == f"{one.elsewhere:+.2f}"
     read = [channels.read(model, byte_tokenizer(), file) for file in files]
     for one in (found[0], found[-1]):
         quantity = channels.QUANTITIES.index(one.quantity)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from helpers.embedded import MODELS, load_embedded
+from helpers.experiments import cells
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from benchmarks.embedded_models import completions
@@ -36,8 +37,8 @@ def test_a_row_counts_what_is_accepted(drawn):
     written = completions.write(drawn, writing(*texts))
     assert [result.accepted for result in written] == [True, False, True, False, False]
     assert [result.finished for result in written] == [True, True, True, False, True]
-    cells = completions.row("a", "1.5", written, "2")[1:]
-    assert cells == ["1.5", "2 (12% to 77%)", "1", "1", "1", "2"]
+    shown = completions.row("a", "1.5", written, "2")[1:]
+    assert shown == ["1.5", "2 (12% to 77%)", "1", "1", "1", "2"]
 
 
 def test_an_ngram_goes_on_as_its_text_did(drawn):
@@ -71,7 +72,7 @@ def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
     assert np.array_equal(learned, pack([read, *CHATS], load_embedded("demo")[1]).tokens)
     assert sizes.startswith(f"Held-out files: 1; bytes: {len(FILE):,}; tokens: ")
     assert known.endswith(" that were read elsewhere: 2%\n")  # one line of sixty
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    rows = cells(table)
     assert [line[0] for line in rows] == ["", "---", "the files themselves", "demo", "5-gram"]
     assert rows[2][2] == "3 (44% to 100%)"
     assert rows[3][-2:] == ["1 of 2", "2 of 2"]

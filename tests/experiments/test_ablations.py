@@ -1,7 +1,9 @@
 """The ablations of what the paper leaves open, and their table."""
 
+import numpy as np
 import pytest
 from helpers.errors import refusal
+from helpers.experiments import cells
 from helpers.training import TINY_EXPERIMENT, press_ctrl_c
 from mlx.utils import tree_flatten
 
@@ -24,14 +26,7 @@ def two_ablations(monkeypatch, without_pictures):
 
 
 def rows(out):
-    lines = (out / "ablations.md").read_text().splitlines()
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
-    return {row[0]: row[1:] for row in cells}
-
-
-def accuracy(out, name, model, seed):
-    (run,) = [run for run in read_runs(out / name)[model] if run["seed"] == seed]
-    return run["accuracy"]
+    return {row[0]: row[1:] for row in cells((out / "ablations.md").read_text())}
 
 
 def test_every_ablation_can_be_trained_and_differs_from_ours_in_one_thing():
@@ -58,19 +53,14 @@ def test_the_table_compares_each_change_with_ours_by_seed(tmp_path, capsys):
     table = rows(out)
     assert list(table)[-2:] == [ABLATIONS[name][0] for name in SOME]
     assert table[ABLATIONS[OURS][0]][1] == table[ABLATIONS[OURS][0]][3] == "-"
-    cells = table[ABLATIONS["post-norm"][0]]
-    for column, model in ((1, "data_controlled"), (3, "fixed")):
-        changes = [
-            accuracy(out, "post-norm", model, seed) - accuracy(out, OURS, model, seed)
-            for seed in (0, 1)
-        ]
-        assert cells[column] == f"{sum(changes) / 2:+.3f}{interval(changes)}"
-    lead = [
-        accuracy(out, "post-norm", "data_controlled", seed)
-        - accuracy(out, "post-norm", "fixed", seed)
-        for seed in (0, 1)
-    ]
-    assert cells[4] == f"{sum(lead) / 2:+.3f}{interval(lead)}"
+    ours, post = (
+        np.array([[run["accuracy"] for run in runs] for runs in read_runs(out / name).values()])
+        for name in (OURS, "post-norm")
+    )  # of data-controlled and fixed transitions
+    changes = {1: post[0] - ours[0], 3: post[1] - ours[1], 4: post[0] - post[1]}
+    for column, by_seed in changes.items():
+        expected = f"{by_seed.mean():+.3f}{interval(by_seed.tolist())}"
+        assert table[ABLATIONS["post-norm"][0]][column] == expected
     text = (out / "ablations.md").read_text()
     assert capsys.readouterr().out == text + "\n"
     shared = ", ".join(f"{key}={value}" for key, value in TINY_EXPERIMENT.items())

@@ -1,3 +1,4 @@
+from helpers.experiments import cells
 from helpers.records import run_record
 
 from mlx_gateloop.experiments import report, results
@@ -17,15 +18,10 @@ RUNS = {
 }
 
 
-def cells(table):
-    rows = [line.strip("| ").split("|") for line in table.splitlines()]
-    return [[cell.strip() for cell in row] for row in [rows[0], *rows[2:]]]
-
-
 def test_accuracies():
     states = {"data_controlled": 2048, "fixed": 64, "real_gates": 64, "softmax": None}
     runs = RUNS | {"softmax": [result("softmax", 0, 0.5)]}
-    _, controlled, fixed, real, softmax = cells(report._accuracies(runs, ACCURACY, states))
+    _, _, controlled, fixed, real, softmax = cells(report._accuracies(runs, ACCURACY, states))
     assert controlled[:6] == ["data-controlled", "1,234", "2,048", "32", "5", "0.800 ± 0.100"]
     assert controlled[6:] == ["2.000 ± 0.000", "0.900, 0.800, 0.700", "2"]
     assert fixed[5] == "0.550 ± 0.071"

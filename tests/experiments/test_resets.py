@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from helpers.experiments import cells
 from helpers.traces import trace_with
 
 from mlx_gateloop.data.task import Samples
@@ -53,6 +54,6 @@ def test_channels_that_reset_are_counted():
     runs = {m: [{"magnitudes": {"resetting": n}} for n in c] for m, c in counts.items()}
     runs["real_gates"] = [{"magnitudes": None}]
     *_, table = resets.report_resets(runs)
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
+    rows = cells(table)[2:]
     assert rows == [["data-controlled", "2 of 3", "1, 0; 0, 0; 0, 2"], ["fixed", "0 of 1", "0, 0"]]
     assert resets.report_resets({"real_gates": runs["real_gates"]}) == []

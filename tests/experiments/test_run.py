@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from helpers.experiments import names, raw_results, results, tiny
+from helpers.experiments import cells, names, raw_results, results, tiny
 from helpers.training import TINY_EXPERIMENT as TINY
 
 from mlx_gateloop.experiments.presets import PRESETS
@@ -83,8 +83,7 @@ def test_models_of_a_text_are_compared_by_their_bits(tmp_path):
     (ours, fixed) = (result["loss"] / np.log(2) for result in results(out))
     assert f"- over fixed: {fixed - ours:+.3f} (by seed: " in report
     assert "Leads of the data-controlled model in bits per byte:" in report
-    table = report.partition("## Test results")[2].split("\n\n")[2].splitlines()
-    header, _, row, *_ = ([cell.strip() for cell in line.split("|")] for line in table)
+    header, _, row, *_ = cells(report.partition("## Test results")[2])
     assert row[header.index("bits per byte by seed")] == f"{ours:.3f}"
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from experiments.conftest import MODELS
 from helpers.errors import refusal
-from helpers.experiments import RUNNING_SUM, SHORT, raw_results, tuned
+from helpers.experiments import RUNNING_SUM, SHORT, cells, raw_results, tuned
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.experiments import runs
@@ -70,7 +70,7 @@ def test_a_chosen_value_near_an_end_of_its_range_is_named():
     for number in range(64):
         record = {"settings": settings(experiment, "fixed", number), "validation_loss": 1.0}
         (*_, table) = report_trials(experiment, {"fixed": [record | {"steps": 1}]})
-        named = table.splitlines()[-1].split("|")[-2]
+        named = cells(table)[-1][-1]
         rate = record["settings"]["optimizer.learning_rate"]
         assert ("learning_rate" in named) == (not 0.01 / 5**0.8 < rate < 0.01 * 5**0.8)
         longest = record["settings"].get("model.longest_half_life")
@@ -109,9 +109,8 @@ def test_the_state_of_the_report_is_that_of_the_chosen_heads(tmp_path, monkeypat
     experiment = tuned(models=["retnet"], trials=1)
     run_experiment(experiment, tmp_path / "out")
     width = experiment.train["model.hidden_size"]
-    text = (tmp_path / "out" / "results.md").read_text()
-    row = next(line for line in text.splitlines() if line.startswith("| RetNet "))
-    assert int(row.split("|")[3].replace(",", "")) == width**2
+    rows = cells((tmp_path / "out" / "results.md").read_text())
+    assert f"{width**2:,}" == next(row for row in rows if row[0] == "RetNet")[2]
 
 
 def test_trials_see_no_test_samples_and_no_samples_of_the_runs(tmp_path, monkeypatch):
@@ -145,8 +144,7 @@ def test_a_trial_that_diverges_is_counted_and_never_chosen(out):
     lowest = min(left, key=lambda record: record["validation_loss"])
     assert best(experiment, out, "fixed") == lowest["settings"] != before
     (*_, table) = report_trials(replace(experiment, models=("fixed",)), {"fixed": records})
-    cells = [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]]
-    assert (cells[1], cells[3]) == ("3", "1")
+    assert cells(table)[-1][1:4:2] == ["3", "1"]
 
 
 def test_a_run_that_diverges_is_finished_and_named(tmp_path, monkeypatch):
@@ -176,7 +174,7 @@ def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
         chosen = replace(RUNNING_SUM, models=[model], settings={model: trial})
         (*_, table) = report_trials(chosen, {})
         assert (rate.split(".")[1] in table) == learned, model
-        assert table.splitlines()[-1].split("|")[1].strip() == title(model)
+        assert cells(table)[-1][0] == title(model)
 
 
 def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):

@@ -36,5 +36,11 @@ def results(out):
     return [{k: v for k, v in result.items() if k not in times} for result in runs]
 
 
+def cells(text):
+    """Read the rows of all tables of a text."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
 def names(folder):
     return {path.name for path in folder.iterdir()}
