@@ -77,9 +77,7 @@ def test_each_layer_is_the_one_of_its_name(network, tmp_path, capsys):
 
 def test_averaged_weights_are_taken_when_asked_for(network, tmp_path):
     state = network.state_dict()
-    averaged = {f"ema_model.{name}": 2 * tensor for name, tensor in state.items()}
-    online = {f"online_model.{name}": tensor for name, tensor in state.items()}
-    both = {"model": state, "ema_model": {**online, **averaged}, "step": 3}
+    both = {"model": state, "ema": {name: 2 * tensor for name, tensor in state.items()}}
     plain = extract(both, tmp_path)["full"].time_mixing.v_proj.weight
     doubled = extract(both, tmp_path, "--ema", "--force")["full"].time_mixing.v_proj.weight
     np.testing.assert_array_equal(np.array(doubled), 2 * np.array(plain))

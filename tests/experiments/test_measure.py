@@ -46,9 +46,7 @@ def test_the_interval_is_students():
     assert interval([1, 2, 3, 4, 5]) == f" (95%: {3 - half:.3f} to {3 + half:.3f})"
     assert interval([0.5, 0.5]) == " (95%: 0.500 to 0.500)"
     assert interval([0.5]) == ""
-
-
-def test_a_bound_near_zero_shows_its_sign():
+    # A bound near zero shows its sign.
     half = 12.7062047  # t(0.975, 1 degree), times a standard error of 1
     assert interval([half - 1 + 4e-4, half + 1 + 4e-4]).startswith(" (95%: 0.0004 to ")
     assert interval([half - 1 - 4e-4, half + 1 - 4e-4]).startswith(" (95%: -0.0004 to ")

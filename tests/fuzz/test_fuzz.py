@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mlx_gateloop.app.conversations import file as conversation_file
 
 from fuzz.mutate import mutate
 from fuzz.targets import TARGETS
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.train import checkpoint
 
 EXAMPLES, KEPT = int(os.environ.get("EXAMPLES", "0")), Path("build/fuzz").absolute()
 ROOM = 128 * 2**20  # bytes that a reader may take beside twice the file: libraries, allocators
@@ -27,6 +29,8 @@ def memory():
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_changed_file_is_read_or_refused_in_one_line(name, tmp_path, monkeypatch):
     target = TARGETS[name]
+    for module in (checkpoint, conversation_file):  # checksums do not keep damage out
+        monkeypatch.setattr(module, "checksum", lambda *_: "equal")
     more = target.prepare(tmp_path)
     path = tmp_path / target.file
     seeds = [path.read_bytes(), *(more if isinstance(more, list) else [])]

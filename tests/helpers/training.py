@@ -8,6 +8,10 @@ from itertools import count
 import mlx.core as mx
 
 from mlx_gateloop.train import TrainConfig
+from mlx_gateloop.train.config import OptimizerConfig
+from mlx_gateloop.train.optimizer import make_optimizer
+
+from .models import tiny_model
 
 TEXT = "".join(pydoc_data.topics.topics.values())
 TINY = {
@@ -43,6 +47,14 @@ def tiny_run(**changes):
     """A run of a second or two; `tiny_run(seed=1)` changes a key, with __ for the dot."""
     dotted = {key.replace("__", "."): value for key, value in changes.items()}
     return TrainConfig.load(None, TINY | dotted)
+
+
+def model_and_optimizer(seed=0, **options):
+    """The parts of a checkpoint."""
+    model = tiny_model(seed, **options)
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, weight_decay=0.05), steps=10)
+    optimizer.init(model.trainable_parameters())
+    return model, optimizer
 
 
 def press_ctrl_c(monkeypatch, batches, number, times=1):

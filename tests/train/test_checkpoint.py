@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from helpers.errors import refusal
-from helpers.models import tiny_model
+from helpers.training import model_and_optimizer
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
@@ -20,37 +20,28 @@ from mlx_gateloop.train.checkpoint import (
     restore,
     save_checkpoint,
 )
-from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.fused_update import make_update
-from mlx_gateloop.train.optimizer import make_optimizer
 
 PROGRESS = Progress(step=7, recent=[0.1, 1 / 3])  # with an infinite best loss
 RUN = {"config": {"seed": 1}}
 
 
-def parts(seed=0, hidden_size=8):
-    model = tiny_model(seed, hidden_size=hidden_size, num_hidden_layers=1)
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, weight_decay=0.05), steps=10)
-    optimizer.init(model.trainable_parameters())
-    return model, optimizer
-
-
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "last.safetensors"
-    save_checkpoint(path, *parts(), PROGRESS, RUN)
+    save_checkpoint(path, *model_and_optimizer(), PROGRESS, RUN)
     return path
 
 
 def test_everything_comes_back(path):
-    model, optimizer = parts(seed=1)
+    model, optimizer = model_and_optimizer(seed=1)
     update = make_update(model, optimizer, 1.0)
     update(model.parameters(), 0, mx.array(1.0))
     save_checkpoint(path, model, optimizer, PROGRESS, RUN)
     drawn = mx.random.uniform(shape=(5,))
     expected = tree_flatten([model.parameters(), optimizer.state])
 
-    other_model, other_optimizer = parts(seed=2)
+    other_model, other_optimizer = model_and_optimizer(seed=2)
     captured = other_optimizer.state  # as a compiled step would have
     restore(path, other_model, other_optimizer)
     assert read_header(path) == (PROGRESS, RUN)
@@ -74,14 +65,14 @@ def test_truncated_foreign_and_missing_files(path):
 
 
 def test_another_architecture_leaves_the_model_alone(path):
-    model, optimizer = parts(hidden_size=4)
+    model, optimizer = model_and_optimizer(hidden_size=4)
     before = model.lm_head.weight
     with pytest.raises(InputError, match=r"another architecture: model\.\S+ has shape \("):
         restore(path, model, optimizer)
     assert mx.array_equal(model.lm_head.weight, before)
     mx.save_safetensors(str(path), mx.load(str(path)) | {"model.\n" + "x" * 5000: mx.ones(1)})
     with pytest.raises(InputError, match=r"another architecture: model\. x+\.\.\. has") as caught:
-        restore(path, *parts())
+        restore(path, *model_and_optimizer())
     assert len(str(caught.value)) < 1000
 
 
@@ -98,7 +89,7 @@ def test_full_disk_keeps_the_old_checkpoint(path, monkeypatch, where):
 
     monkeypatch.setattr(where, full)
     with pytest.raises(InputError, match=r"^[^\n]*No space left[^\n]*previous one is kept$"):
-        save_checkpoint(path, *parts(), Progress(step=8), RUN)
+        save_checkpoint(path, *model_and_optimizer(), Progress(step=8), RUN)
     monkeypatch.undo()
     kept, progress, _ = read_newest(path)
     assert (progress, kept.read_bytes()) == (PROGRESS, before)
@@ -107,7 +98,7 @@ def test_full_disk_keeps_the_old_checkpoint(path, monkeypatch, where):
 
 def test_every_flipped_bit_is_noticed_or_changes_nothing(tmp_path):
     path = tmp_path / "last.safetensors"
-    save_checkpoint(path, *parts(hidden_size=1), PROGRESS, RUN)
+    save_checkpoint(path, *model_and_optimizer(hidden_size=1), PROGRESS, RUN)
     content = path.read_bytes()
     header = 8 + int.from_bytes(content[:8], "little")
     random = np.random.default_rng(0)
@@ -134,7 +125,7 @@ def test_the_content_is_on_the_disk_before_the_names(path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Path, "replace", rename)
-    save_checkpoint(path, *parts(), PROGRESS, RUN)
+    save_checkpoint(path, *model_and_optimizer(), PROGRESS, RUN)
     assert events == ["content", "previous.safetensors", "last.safetensors", "directory"]
 
 

@@ -60,30 +60,18 @@ def nats_of(model, tokens):
     return np.array(nn.losses.cross_entropy(logits, mx.array(tokens[1:])))
 
 
-def test_windows_start_from_an_empty_state(model):
-    model.train()
-    tokens = np.random.default_rng(0).integers(0, 13, 31)
-    result = score(model, tokens, 10)
+@pytest.mark.parametrize(("count", "stride"), [(31, None), (31, 4), (30, 1), (12, 10), (9, 3)])
+def test_windows_score_what_is_new_after_an_empty_state(model, count, stride):
+    tokens, length = np.random.default_rng(0).integers(0, 13, count), 10
+    result = score(model, tokens, length, stride=stride)
     assert model.training, "the mode is put back"
-
     model.eval()
-    alone = np.mean([nats_of(model, tokens[start : start + 11]) for start in (0, 10, 20)])
-    assert result.loss_nats == pytest.approx(alone, rel=1e-5)
-    joined = score(model, tokens, 30)
-    assert joined.loss_nats != pytest.approx(alone, rel=1e-5)
-
-
-@pytest.mark.parametrize(("count", "stride"), [(31, 4), (30, 1), (12, 10), (9, 3)])
-def test_sliding_windows_score_what_is_new_after_an_empty_state(model, count, stride):
-    tokens = np.random.default_rng(0).integers(0, 13, count)
-    model.eval()
-    length, scored = 10, []
+    stride, scored = stride or length, []
     for target in range(1, count):  # every target after as much context as its window gives
         window = max(0, -(-(target - length) // stride))
         begin = window * stride
         scored.append(nats_of(model, tokens[begin : target + 1])[-1])
         assert target < length or target - begin > length - stride
-    result = score(model, tokens, length, stride=stride)
     assert result.tokens == count - 1
     assert result.loss_nats == pytest.approx(np.mean(scored), rel=1e-5)
 

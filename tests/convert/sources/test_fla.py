@@ -90,13 +90,9 @@ def test_old_checkpoints_in_shards_of_bfloat16(tmp_path):
     assert gl.load(tmp_path / "out")[0].args == expected.args
 
 
-@pytest.mark.parametrize("name", ["gla", "transformer"])
-def test_the_tokenizer_beside_the_weights_is_carried_over(name, tmp_path):
+def test_the_tokenizer_beside_the_weights_is_carried_over(tmp_path):
     given = train_tokenizer([f"{n} times {n} is {n * n}." for n in range(99)], 300)
-    if name == "gla":
-        write_checkpoint(tmp_path / "source", name, vocab_size=len(given))
-    else:
-        write_transformer(tmp_path / "source", vocab_size=len(given))
+    write_transformer(tmp_path / "source", vocab_size=len(given))
     given.save_pretrained(tmp_path / "source")
     assert run(tmp_path / "source", tmp_path / "out") == 0
     tokenizer = load_any(tmp_path / "out")[1]
