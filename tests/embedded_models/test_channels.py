@@ -27,10 +27,9 @@ def test_the_structure_of_every_character():
         "comment": "000000000001111",
     }
     found = dict(zip(FEATURES, structure(FILE).astype(int).tolist(), strict=True))
-    for feature, digits in expected.items():
-        assert "".join(map(str, found[feature])) == digits.replace(" ", "").ljust(len(FILE), "0"), (
-            feature
-        )
+    for feature, lines in expected.items():
+        digits = lines.replace(" ", "").ljust(len(FILE), "0")
+        assert "".join(map(str, found[feature])) == digits, feature
     assert found["column"][:18] == [*range(16), 0, 1]
 
 

@@ -14,17 +14,10 @@ from mlx_gateloop.io.models import load_model
 from mlx_gateloop.train.setup import num_parameters
 from mlx_gateloop.train.task import evaluate_task
 
-FOLDER = MODELS / "lab"
 
-
-@pytest.fixture(scope="module", params=list(lab.SETTINGS))
-def name(request):
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def directory(name):
-    return FOLDER / name.replace("_", "-")
+@pytest.fixture(params=lab.SETTINGS)
+def directory(request):
+    return MODELS / "lab" / request.param.replace("_", "-")
 
 
 def test_every_file_is_the_one_that_was_made(directory):

@@ -123,20 +123,18 @@ def test_data_that_changed_is_refused():
 
 
 def test_models_of_equal_parameters_have_another_inner_width():
-    bar = RUNNING_SUM.changed_by(equal_parameters=False)
-    task = bar.make_task()
-
-    def size(experiment, model):
-        args = experiment.config(task, model, 0).model_args(task.vocab_size)
-        return args.intermediate_size, num_parameters(Model(args))
-
-    width, goal = size(RUNNING_SUM, "data_controlled")
-    assert size(bar, "data_controlled") == (width, goal)
-    assert width == 32
-    for model in ("fixed", "real_gates"):
-        assert size(bar, model)[0] == 32
-        assert size(bar, model)[1] < goal
-        assert size(RUNNING_SUM, model)[1] == pytest.approx(goal, abs=4 * (2 * 16 + 1) / 2)
+    task = RUNNING_SUM.make_task()
+    for is_equal in (True, False):
+        experiment = RUNNING_SUM.changed_by(equal_parameters=is_equal)
+        sizes = [
+            experiment.config(task, model, 0).model_args(task.vocab_size)
+            for model in ("data_controlled", "fixed", "real_gates")
+        ]
+        widths = [args.intermediate_size for args in sizes]
+        assert (widths == [32, 32, 32]) == (not is_equal)
+        goal, *others = (num_parameters(Model(args)) for args in sizes)
+        near = pytest.approx([goal] * 2, abs=4 * (2 * 16 + 1) / 2)
+        assert (widths[0], others == near) == (32, is_equal)
 
 
 def test_a_model_that_cannot_be_as_small_as_the_reference():

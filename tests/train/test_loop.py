@@ -8,6 +8,7 @@ from math import log
 import mlx.core as mx
 import pytest
 from helpers.errors import refusal
+from helpers.experiments import names
 from helpers.training import press_ctrl_c, same_arrays, tiny_run
 from mlx_lm import load as load_with_mlx_lm
 
@@ -76,12 +77,8 @@ def assert_same_run(one, other):
     assert log_of(one) == log_of(other)
     for name in (LAST, "model.safetensors"):
         same_arrays(one / name, other / name)
-    names = [{path.relative_to(out) for path in out.rglob("*")} for out in (one, other)]
-    assert names[0] == names[1]
-
-
-def names_in(directory):
-    return {path.name for path in directory.iterdir()}
+    files = [{path.relative_to(out) for path in out.rglob("*")} for out in (one, other)]
+    assert files[0] == files[1]
 
 
 def snapshot(out):
@@ -91,7 +88,7 @@ def snapshot(out):
 def test_output_directory_is_a_model_with_its_run(tmp_path, text_file, out):
     config = tiny_run(dtype="bfloat16")
     result = train(config, str(text_file), out)
-    assert names_in(out / "checkpoints") == SAVED
+    assert names(out / "checkpoints") == SAVED
     assert (out / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert TrainConfig.load(out / "config.yaml") == config
     assert read_header(out / LAST)[0].step == 12
@@ -109,7 +106,7 @@ def test_output_directory_is_a_model_with_its_run(tmp_path, text_file, out):
     assert model.lm_head.weight.dtype == mx.bfloat16
     kept = mx.load(str(out / LAST))["model.lm_head.weight"]
     assert kept.dtype == mx.float32, "validation in bfloat16 leaves the optimizer's weights alone"
-    assert names_in(tmp_path) == {"out"}
+    assert names(tmp_path) == {"out"}
 
 
 @pytest.mark.parametrize(
@@ -202,7 +199,7 @@ def test_killed_before_the_first_checkpoint_leaves_nothing_in_the_way(run, fails
     with locked(out):  # by a run that is starting
         fails("another process is writing there")
     assert run(steps=2).steps == 2
-    assert names_in(out / "checkpoints") == SAVED
+    assert names(out / "checkpoints") == SAVED
     assert not list(out.rglob(".*"))
 
 

@@ -5,7 +5,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 from helpers.errors import refusal
-from helpers.family import family_model
+from helpers.family import save_family_model
 from helpers.recurrent import save_recurrent_model
 from helpers.training import TINY
 
@@ -13,7 +13,6 @@ import mlx_gateloop as gl
 from mlx_gateloop import cli
 from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.model.gates import StateTransitionLinear
-from mlx_gateloop.tokenizer import byte_tokenizer
 from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.setup import Trainer, make_model, make_source
 
@@ -34,13 +33,11 @@ def test_the_weights_of_linear_layers_are_scaled_but_not_the_transitions():
 
 
 @pytest.fixture
-def start(tmp_path, without_pictures):
+def start(tmp_path):
     """Saves a model that runs start from, and makes their configuration."""
 
     def start(name="gla_grouped", **changes):
-        tokenizer = byte_tokenizer()
-        model = family_model(name, vocab_size=len(tokenizer), norm_eps=1.0)
-        gl.save(model, tokenizer, tmp_path / "start")
+        model = save_family_model(tmp_path / "start", name)
         keys = {key: value for key, value in TINY.items() if not key.startswith(("model", "token"))}
         config = keys | {"weights": str(tmp_path / "start"), "steps": 6} | changes
         return model, TrainConfig.load(None, config)
