@@ -9,6 +9,7 @@ from pathlib import Path
 # Tests run side by side: set before NumPy and PyTorch are imported.
 os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
 
+import pytest
 from hypothesis import settings
 
 import mlx_gateloop  # noqa: F401  # before MLX, for its BLAS  # isort: split
@@ -43,3 +44,19 @@ def pytest_collection_modifyitems(items):
     start: the first of several processes runs them all, and the others take the rest.
     """
     items.sort(key=lambda item: "browser" not in item.path.parts)
+
+
+@pytest.fixture
+def plotted(monkeypatch):
+    """All plotted lines by label: x and y, or y alone."""
+    import numpy as np
+    from matplotlib.axes import Axes
+
+    drawn, original = {}, Axes.plot
+
+    def plot(axes, *line, **kwargs):
+        drawn.setdefault(kwargs.get("label"), []).append(np.array(line[:2]))
+        return original(axes, *line, **kwargs)
+
+    monkeypatch.setattr(Axes, "plot", plot)
+    return drawn

@@ -2,7 +2,6 @@ import shutil
 
 import pytest
 from helpers.experiments import tuned
-from helpers.plotted import plotted  # noqa: F401
 
 from mlx_gateloop.experiments.run import run_experiment
 

@@ -1,1 +1,0 @@
-from helpers.plotted import plotted  # noqa: F401
