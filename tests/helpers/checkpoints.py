@@ -6,6 +6,8 @@ import pytest
 from helpers.commands import fails
 from mlx_gateloop.convert.__main__ import main
 
+from .commands import fails
+
 SIZES = {"num_tokens": 262, "dim": 32, "depth": 2, "ff_mult": 2}  # as many tokens as `bytes` has
 torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
 FILES = {"README.md", "config.json", "gateloop.py", "generation_config.json", "model.safetensors"}
@@ -62,7 +64,6 @@ def run(*words):
 
 
 def refused(capsys, *words):
-    """The one line of an error."""
     return fails(capsys, "convert", *map(str, words))
 
 

@@ -7,7 +7,6 @@ import mlx.core as mx
 import pytest
 from helpers.errors import refusal
 
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.train import TrainConfig
 
 PAIRS = list(itertools.pairwise(string.ascii_lowercase))
@@ -85,9 +84,10 @@ CONSTANT = [
 
 @pytest.mark.parametrize("model", CONSTANT, ids=str)
 def test_transitions_that_cannot_be_spread_are_refused(model):
-    with pytest.raises(InputError, match=r"start: spread is for polar or real gates.*published"):
-        TrainConfig.load(None, {"model": {"hidden_size": 8, **model}, "start": "spread"})
-    config = TrainConfig.load(None, {"model": {"hidden_size": 8, **model}})
+    model = {"hidden_size": 8, **model}
+    line = refusal(TrainConfig.load, None, {"model": model, "start": "spread"})
+    assert re.search("start: spread is for polar or real gates.*published", line)
+    config = TrainConfig.load(None, {"model": model})
     optimizer = config.optimizer
     assert config.start == "published"
     assert optimizer.learning_rate == optimizer.state_transition_learning_rate == 1 / 8
@@ -119,11 +119,9 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
 )
 def test_what_is_wrong_is_named_in_one_line_with_the_file(written, text, words):
     path = written(text)
-    with pytest.raises(InputError, match=words) as caught:
-        TrainConfig.load(path)
-    assert str(caught.value).startswith(str(path))
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 2000
+    line = refusal(TrainConfig.load, path)
+    assert line.startswith(str(path))
+    assert re.search(words, line)
 
 
 @pytest.mark.parametrize("use", ["steps: *z", "model: *z", "model: {preset: *z}", "*z : 1", ""])
@@ -133,8 +131,8 @@ def test_aliases_that_would_unfold_to_a_billion_items_are_one_line(written, use)
 
 
 def test_missing_and_binary_files(tmp_path):
-    with pytest.raises(InputError, match="No such file or directory; give a YAML file"):
-        TrainConfig.load(tmp_path / "none.yaml")
+    missing = refusal(TrainConfig.load, tmp_path / "none.yaml")
+    assert "No such file or directory; give a YAML file" in missing
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
     assert "not readable YAML" in refusal(TrainConfig.load, tmp_path / "binary.yaml")
 
@@ -143,15 +141,13 @@ def test_overrides_of_sections(tmp_path):
     overrides = {"model": {"hidden_size": 16}, "model.dropout": 0.1, "start": "published"}
     assert TrainConfig.load(None, overrides).model == {"hidden_size": 16, "dropout": 0.1}
     assert overrides["model"] == {"hidden_size": 16}, "stays as it was given"
-    with pytest.raises(InputError, match="steps is not a section"):
-        TrainConfig.load(None, {"steps": 3, "steps.more": 4})
+    assert "steps is not a section" in refusal(TrainConfig.load, None, {"steps": 3, "steps.a": 4})
 
 
 def test_vocabulary_must_hold_the_tokenizer():
     config = TrainConfig.load(None, {"model.vocab_size": 100})
     assert config.model_args(vocab_size=90).vocab_size == 100
-    with pytest.raises(InputError, match=r"vocab_size 100 is below the tokenizer's 101"):
-        config.model_args(vocab_size=101)
+    assert "vocab_size 100 is below the tokenizer's 101" in refusal(config.model_args, 101)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

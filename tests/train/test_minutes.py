@@ -4,12 +4,12 @@ from itertools import accumulate, count
 from time import monotonic
 
 import pytest
+from helpers.errors import refusal
 from helpers.training import same_arrays, tiny_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_gateloop import cli
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.train import TrainConfig, minutes, train
 from mlx_gateloop.train.minutes import PIECES, Pace, choose, predicted_loss
 from mlx_gateloop.train.optimizer import piecewise
@@ -72,11 +72,10 @@ def test_the_model_grows_with_the_speed_and_the_text(text_file, monkeypatch):
 
 
 def test_too_little_is_one_line(text_file, tmp_path, capsys):
-    with pytest.raises(InputError, match=r"--minutes: expected at least 0.1, got 0$"):
-        choose(str(text_file), 0, {}, 0)
-    (tmp_path / "short.txt").write_text("too short " * 30)
-    with pytest.raises(InputError, match="give more text"):
-        choose(str(tmp_path / "short.txt"), 1, {}, monotonic())
+    line = refusal(choose, str(text_file), 0, {}, 0)
+    assert line == "--minutes: expected at least 0.1, got 0"
+    (file := tmp_path / "short.txt").write_text("too short " * 30)
+    assert "give more text" in refusal(choose, str(file), 1, {}, monotonic())
     words = ["train", "--data", str(text_file), "--minutes", "1", "--config", "demo"]
     assert cli.main([*words, "--out", str(tmp_path / "out")]) == 2
     assert "--minutes: chooses alone" in capsys.readouterr().err

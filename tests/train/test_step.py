@@ -56,10 +56,6 @@ def test_a_negative_target_is_not_learned():
     assert_close(leaves(*masked_state), leaves(*cut_state), atol=1e-5)
 
 
-def first_moments(model, optimizer):
-    return {key: leaf for key, leaf in leaves(model, optimizer).items() if key.endswith(".m")}
-
-
 def moments_by_weight(model, optimizer):
     joined = [
         {name: value["m"] for name, value in group.items() if isinstance(value, dict)}
@@ -78,7 +74,7 @@ def test_accumulated_parts_weigh_by_their_targets():
     (*state, step), (*other_state, other_step) = trainer(), trainer()
     assert other_step(parts) == pytest.approx(step([(inputs, masked)]), rel=1e-5)
     # A gradient of the size of rounding errors may take either sign in Adam's first step.
-    assert_close(first_moments(*state), first_moments(*other_state), atol=1e-7)
+    assert_close(moments_by_weight(*state), moments_by_weight(*other_state), atol=1e-7)
 
 
 def test_a_short_batch_weighs_by_its_targets():
@@ -89,7 +85,7 @@ def test_a_short_batch_weighs_by_its_targets():
     own_loss, own_norm = own_step([(inputs[:1], targets[:1])])
     assert loss == pytest.approx(own_loss)
     assert 4 * norm == pytest.approx(own_norm, rel=1e-5)
-    moments, own = first_moments(*state), first_moments(*own_state)
+    moments, own = moments_by_weight(*state), moments_by_weight(*own_state)
     clip = min(1, 1 / norm) / min(1, 1 / own_norm)
     assert_close(moments, {key: clip * leaf / 4 for key, leaf in own.items()}, atol=1e-7)
 
@@ -104,7 +100,7 @@ def test_a_step_without_targets_has_no_gradient():
 def test_gradient_is_clipped_to_the_norm():
     model, optimizer, step = trainer(clip_norm=0.01)
     assert step(BATCHES)[1] > 0.1
-    moments = first_moments(model, optimizer).values()
+    moments = moments_by_weight(model, optimizer).values()
     clipped = np.sqrt(sum(np.square(leaf / 0.1).sum() for leaf in moments))  # m = 0.1 g
     assert clipped == pytest.approx(0.01, rel=1e-3)
 
@@ -135,7 +131,7 @@ def test_checkpointed_blocks_make_the_same_steps_in_less_memory():
     for blocks in (False, True):
         *state, step = trainer(blocks=blocks, num_hidden_layers=8, intermediate_size=256)
         step(batch)
-        moments.append(first_moments(*state))
+        moments.append(moments_by_weight(*state))
         peaks.append(peak_memory(lambda step=step: step(batch)))
     assert peaks[1] < 0.5 * peaks[0]
     assert_close(*moments, atol=1e-6)
@@ -156,7 +152,7 @@ def test_sequences_in_chunks_make_the_same_steps(chunk, changes):
     (*state, step), (*chunked_state, chunked) = trainer(**changes), trainer(chunk=chunk, **changes)
     rel, atol = (1e-5, 1e-7) if "dtype" not in changes else (0.02, 3e-4)
     assert chunked([(inputs, targets)]) == pytest.approx(step([(inputs, targets)]), rel=rel)
-    assert_close(first_moments(*state), first_moments(*chunked_state), atol=atol)
+    assert_close(moments_by_weight(*state), moments_by_weight(*chunked_state), atol=atol)
 
 
 def test_carried_states_make_the_gradient_of_the_text_with_constant_states():
