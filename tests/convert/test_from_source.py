@@ -15,7 +15,7 @@ from helpers.checkpoints import (
     torch,
     torch_model,
 )
-from helpers.parity import difference, tokens
+from helpers.parity import difference, random_tokens
 from mlx_gateloop.convert import plan
 from mlx_gateloop.convert.options import read_settings
 from tqdm import tqdm
@@ -25,7 +25,7 @@ from mlx_gateloop.tokenizer import byte_tokenizer
 
 
 def error_of(out, model):
-    prompt = tokens(256, 40)
+    prompt = random_tokens(256, 40)
     with torch.no_grad():
         return difference(load(out)[0](mx.array(prompt)), model(torch.from_numpy(prompt)))
 

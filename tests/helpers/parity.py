@@ -5,6 +5,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_gateloop.convert.plan import Plan
 from mlx_gateloop.convert.sources import SOURCES, detect
+from mlx_gateloop.convert.verify import random_tokens
 
 from mlx_gateloop.model.lm import ModelArgs
 
@@ -58,10 +59,6 @@ def converted(state, kind, settings=None):
     return model, source.reference(args, settings or {}, lambda name: mx.array(state[name]))
 
 
-def tokens(vocab_size, length, batch=2):
-    return np.random.default_rng(length).integers(0, vocab_size, (batch, length))
-
-
 def difference(ours, source):
     """The largest difference relative to the largest value."""
     source = np.asarray(source)
@@ -71,7 +68,7 @@ def difference(ours, source):
 
 def assert_same(model, reference, length, vocab_size):
     """Compare logits, at once and decoded token by token, and hidden states."""
-    prompt = tokens(vocab_size, length)
+    prompt = random_tokens(vocab_size, length)
     logits = reference.logits(prompt)
     assert difference(model(mx.array(prompt)), logits) <= TOLERANCE
     cache = model.make_cache()

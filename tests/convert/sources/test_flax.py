@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.flax_model import VOCAB, flax_model, flax_state
-from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
+from helpers.parity import TOLERANCE, assert_same, converted, difference, random_tokens, shapes_of
 from mlx_gateloop.convert.sources import SOURCES
 from mlx_gateloop.convert.sources.flax import nested
 
@@ -38,7 +38,7 @@ def test_long_sequences_and_the_state_they_leave():
     model = flax_model(use_tied_gates=True)
     state = flax_state(model)
     ours, _ = converted(state, "flax")
-    cache, prompt = ours.make_cache(), tokens(VOCAB, 512)
+    cache, prompt = ours.make_cache(), random_tokens(VOCAB, 512)
     parameters = {"params": nested(state)}
     carry, logits = jax.jit(lambda x: model.apply(parameters, x, training=False))(prompt)
     assert difference(ours(mx.array(prompt), cache), logits) <= TOLERANCE

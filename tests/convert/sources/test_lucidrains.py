@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 from helpers.checkpoints import state_of, torch, torch_model
 from helpers.errors import refusal
-from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
+from helpers.parity import TOLERANCE, assert_same, converted, difference, random_tokens, shapes_of
 from mlx_gateloop.convert.sources import SOURCES, detect
 
 from mlx_gateloop.model.lm import ModelArgs
@@ -44,7 +44,7 @@ def test_every_variant_computes_the_same(number, size, flags):
     )
     ours, reference = converted(state_of(model), "lucidrains", ablation)
     assert_same(ours, reference, 7, VOCAB)
-    prompt = tokens(VOCAB, 7)  # the model as it was made, not as we rebuilt it
+    prompt = random_tokens(VOCAB, 7)  # the model as it was made, not as we rebuilt it
     with torch.no_grad():
         logits = model(torch.from_numpy(prompt)).numpy()
     assert difference(ours(mx.array(prompt)), logits) <= TOLERANCE
