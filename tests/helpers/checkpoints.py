@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from helpers.commands import fails
 from mlx_gateloop.convert.__main__ import main
 
 from .commands import fails
