@@ -4,15 +4,16 @@
 HEADS = {"num_heads": 4, "output_projection": True}
 # What the published models have after or around their operator, as far as the layer has it.
 PUBLISHED = {"query": "constant", "input_gate": "none", "output_projection": True}
-RETNET = {"transition": "retnet", "sub_norm": "head", "output_gate": True}
+GATED_HEADS = {"sub_norm": "head", "output_gate": True, **HEADS}  # as RetNet and GLA have them
 # The fields of `ModelArgs` that each changes; the rest, where a model has it, is the same for all.
 VARIANTS: dict[str, dict[str, object]] = {
     "data_controlled": {"transition": "data_controlled"},
     "fixed": {"transition": "fixed"},
     "real_gates": {"transition": "data_controlled", "gate": "real"},
     "published_start": {"transition": "data_controlled", "longest_half_life": None},
+    "with_heads": {"transition": "data_controlled", **GATED_HEADS},
     "linear_attention": {"transition": "linear_attention", "sub_norm": True, **HEADS},
-    "retnet": {**RETNET, **HEADS},
+    "retnet": {"transition": "retnet", **GATED_HEADS},
     "lru": {"transition": "lru"},
     "s4d_lin": {"transition": "s4d_lin"},
     "s4d_inv": {"transition": "s4d_inv"},
@@ -33,6 +34,7 @@ TITLES = {
     "data_controlled": "data-controlled",
     "published_start": "data-controlled, published start",
     "real_gates": "real gates",
+    "with_heads": "data-controlled, with heads",
     "linear_attention": "linear attention",
     "retnet": "RetNet",
     "lru": "LRU",
