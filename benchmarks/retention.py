@@ -223,7 +223,7 @@ def main(out: Path) -> None:
         models = {
             "demo": answers("demo"),
             "demo-fixed": answers("demo-fixed"),
-            "trained on pydoc": text(Path(folder) / "text"),
+            "trained on Python's documentation": text(Path(folder) / "text"),
             "trained on Memory Horizon": memory_horizon(Path(folder) / "horizon"),
         }
         for name, cases in models.items():

@@ -71,8 +71,8 @@ class SideList:
             self._restore, [self._deleted, session], [*shown, self._note], **QUICK
         )
         for kind, button in self._exports.items():
-            export = partial(self._keeper.export, kind=kind)
-            exported = button.click(export, session, self._file, **QUICK)
+            export = partial(self._export, kind=kind)
+            exported = button.click(export, session, [self._file, self._note], **QUICK)
             exported.then(None, self._file, js=SAVE, **PRIVATE)
         taken = self._import.click(
             self._take, [self._file, session], [*shown, self._note], js=PICK, **QUICK
@@ -91,6 +91,9 @@ class SideList:
         found = gr.Dataset(samples=[[name] for name in self._folder.names(search)])
         state = self._handlers.status(session, chat.shown()[1]) if chat.problem else gr.skip()
         return found, chat.name, state
+
+    def _export(self, session: str, kind: str) -> tuple[Any, str]:
+        return self._keeper.export(session, kind), ""
 
     async def open(self, chosen: list[str], session: str) -> tuple[Any, ...]:
         return self._shown(lambda: self._keeper.open(chosen[0]), session)

@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+import logging
 from collections.abc import Awaitable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,7 @@ from . import scripts
 from .sharing import file_name, share
 from .updates import Updates, served
 
+LOG = logging.getLogger(__name__)
 MAX_ARRAYS = 64 * 2**20  # bytes of transitions in a file: the last tokens
 SLOW = WorkerPool(threads=1, max_jobs=16)
 
@@ -102,14 +104,18 @@ def _finite(values: npt.NDArray[np.float32]) -> list[float | None]:
     return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]
 
 
-def _arrays(run: Run, trace: Trace) -> dict[str, str]:
+def _arrays(run: Run, trace: Trace) -> dict[str, str] | None:
     """Return a run's last transitions as a file, its "name" and "data" in base64."""
     tokens = trace.tokens
     start = max(tokens - MAX_ARRAYS // (8 * max(sum(trace.channels), 1)), 0)
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "arrays.npz"
-        trace.save(file, [piece.text for piece in run.pieces[start:tokens]], start)
-        data = base64.b64encode(file.read_bytes()).decode()
+    try:
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "arrays.npz"
+            trace.save(file, [piece.text for piece in run.pieces[start:tokens]], start)
+            data = base64.b64encode(file.read_bytes()).decode()
+    except OSError as error:
+        LOG.warning("transitions cannot be written for download: %s", error)
+        return None
     return {"name": f"{file_name(run)}.npz", "data": data}
 
 

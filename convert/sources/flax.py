@@ -43,6 +43,9 @@ class Flax(Source[ModelArgs]):
         "eps": "epsilon of the layer norms (1e-5, that of the author's experiments)",
         "input_activation": "tanh, sigmoid or identity (tanh)",
         "hidden_activation": "tanh, sigmoid or identity (tanh)",
+        "gate_activation": "only sigmoid (sigmoid)",
+        "positional_encoding_mode": "only none (none)",
+        "use_true_recurrence": "only false (false)",
     }
 
     def recognises(self, shapes: Shapes) -> bool:
@@ -51,6 +54,9 @@ class Flax(Source[ModelArgs]):
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
         """Infer the arguments; the columns of the gates' matrix show whether they are tied."""
         self._refuse(shapes)
+        for name in ("gate_activation", "positional_encoding_mode", "use_true_recurrence"):
+            if settings.get(name, ASSUMED[name]) != ASSUMED[name]:
+                raise self.error(f"{name}: GateLoop has {ASSUMED[name]}, got {settings[name]}")
         columns = self.matrix(shapes, f"{PROJ.format(0)}.kernel")[1]
         width = self.matrix(shapes, f"{OUT.format(0)}.kernel")[0]
         if columns not in (3 * width, 4 * width):

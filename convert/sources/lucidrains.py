@@ -159,7 +159,8 @@ class TorchReference:
 
         state = {name: np.array(tensor(name).astype(mx.float32)) for name in model.state_dict()}
         model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
-        self._model, self._states = model.eval(), list[np.ndarray]()
+        self._model = model.eval()
+        self._states: list[np.ndarray] = []
         for _, feed_forward in model.layers:
             feed_forward.register_forward_hook(lambda *call: self._states.append(call[-1].numpy()))
 

@@ -65,7 +65,8 @@ def split(documents: list[Document], fraction: float) -> Corpus:
     if are_chats or (len(documents) * fraction >= 1 and len(documents) * (1 - fraction) >= 1):
         # The i-th document is held out where i * fraction passes a whole number.
         held_out = [int((i + 1) * fraction) > int(i * fraction) for i in range(len(documents))]
-        held_out[-1] |= not any(held_out)
+        if not any(held_out):
+            held_out[-1] = True
         pairs = [*zip(documents, held_out, strict=True)]
         return Corpus([d for d, held in pairs if not held], [d for d, held in pairs if held])
     train: list[Document] = []

@@ -1,1 +1,1 @@
-"""Recurrent models of flash-linear-attention (arXiv 2312.06635) whose operator is ours."""
+"""Recurrent models of flash-linear-attention (arXiv 2312.06635), and SSD: our operator."""

@@ -1,4 +1,4 @@
-"""Parts that the models of flash-linear-attention share; parameters have its names and shapes."""
+"""Parts that the models share; parameters have flash-linear-attention's names and shapes."""
 
 from collections.abc import Callable
 from dataclasses import fields

@@ -7,6 +7,7 @@ Each head has one transition, and all heads share queries and keys. mlx-lm has M
 has no SwiGLU; the layers compute the same but for the bias of its convolution.
 """
 
+from collections.abc import Callable
 from math import log
 from typing import Literal
 
@@ -98,3 +99,8 @@ class Model(LanguageModel):
     """
 
     attention = SSD
+
+    @property
+    def cast_predicate(self) -> Callable[[str], bool]:
+        """Predicate of weights that may be cast: all but the transitions', as in `lm.Model`."""
+        return lambda path: not path.endswith(("A_log", "dt_bias"))

@@ -102,7 +102,7 @@ def read_state(path: str | os.PathLike[str], model: nn.Module, tokenizer: Any) -
         >>> model, tokenizer = gl.load("demo")
         >>> gl.read_state("book.state", model, tokenizer)
         Traceback (most recent call last):
-        mlx_gateloop.errors.InputError: book.state: no such state file; gateloop read writes one
+        mlx_gateloop.errors.InputError: book.state: no such file; gateloop read or tune writes one
     """
     return read_hashed(path, model, hashes(model, tokenizer))
 
@@ -154,7 +154,7 @@ def _reading(file: str | os.PathLike[str] | BytesIO, path: Any) -> Iterator[Any]
     if not isinstance(file, BytesIO):
         file = os.fspath(file)
         if not Path(file).is_file():
-            raise InputError(f"{path}: no such state file; gateloop read writes one")
+            raise InputError(f"{path}: no such file; gateloop read or tune writes one")
     try:
         yield mx.load(file, format="safetensors", return_metadata=True)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:

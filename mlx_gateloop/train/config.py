@@ -262,7 +262,8 @@ class TrainConfig:
 
 
 def _override(tree: dict[str, Any], key: str, value: Any, source: str) -> None:
-    tree.pop({"steps": "epochs", "epochs": "steps"}.get(key, ""), None)
+    if key in ("steps", "epochs"):
+        tree.pop("epochs" if key == "steps" else "steps", None)
     *sections, name = key.split(".")
     for section in sections:
         if tree.get(section) is None:

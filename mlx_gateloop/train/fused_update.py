@@ -82,8 +82,9 @@ class Optimizer:
         leaves: Named = dict(tree_flatten(tree))
         for name, leaf in leaves.items():
             number = self.group_of(name, leaf)
-            is_alone = leaf.size >= SMALL or not self.joins[number]
-            groups[number][is_alone][name] = leaf
+            small, large = groups[number]
+            is_joined = leaf.size < SMALL and self.joins[number]
+            (small if is_joined else large)[name] = leaf
         return groups
 
 
@@ -102,7 +103,8 @@ def make_update(
         weights = optimizer.join(parameters)
         before = [weights, tree_map(lambda leaf: leaf, optimizer.state)]
         parts = zip(optimizer.groups, clipped, weights, strict=True)
-        after = [[group.apply_gradients(*pair) for group, *pair in parts], optimizer.state]
+        updated = [group.apply_gradients(grad, part) for group, grad, part in parts]
+        after = [updated, optimizer.state]
         weights, moments = tree_map(partial(mx.where, mx.isfinite(norm)), after, before)
         model.update(optimizer.split(weights, parameters))
         optimizer.state = moments

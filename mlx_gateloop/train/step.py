@@ -109,5 +109,8 @@ def number(scalar: mx.array) -> float:
 def lowered(model: nn.Module, parameters: Tree, dtype: mx.Dtype) -> Tree:
     """Cast the weights to `dtype`, except those that `model.cast_predicate` keeps in float32."""
     may_cast = getattr(model, "cast_predicate", lambda _: True)
-    cast_leaf = lambda path, leaf: leaf.astype(dtype) if may_cast(path) else leaf  # noqa: E731
+
+    def cast_leaf(path: str, leaf: mx.array) -> mx.array:
+        return leaf.astype(dtype) if may_cast(path) else leaf
+
     return cast(Tree, tree_map_with_path(cast_leaf, parameters))

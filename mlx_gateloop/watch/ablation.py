@@ -112,7 +112,8 @@ def without(model: nn.Module, tokens: Tokens, left_out: Positions) -> list[Cache
     rest = np.delete(ids, checked_positions("left_out", left_out, len(ids)))
     cache: list[Cache] = model.make_cache()
     with _evaluating(model):
-        deque(_chunks(model, rest[None], cache, skipped=len(rest)), maxlen=0)
+        for _ in _chunks(model, rest[None], cache, skipped=len(rest)):
+            pass
     return cache
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from helpers.checkpoints import refused, run, torch
+from safetensors.torch import save_file
 
 BYTES = ["--tokenizer", "bytes"]
 OUT_WEIGHT = "layers.1.0.fn.to_out.weight"
@@ -34,6 +35,13 @@ def test_tensors_that_do_not_fit_are_named(state, source, out, capsys, change, w
     torch.save(change(state), source)
     assert words in refused(capsys, source, out, *BYTES, "--from", "lucidrains")
     assert [path.name for path in out.parent.iterdir()] == [source.parent.name]
+
+
+def test_a_huge_shape_is_refused(state, source, out, capsys):
+    file = source.with_suffix(".safetensors")
+    save_file(state | {OUT_WEIGHT: torch.ones(0, 2**62)}, file)
+    file.write_bytes(file.read_bytes().replace(b"%d" % 2**62, b"%d" % 2**63))
+    assert "does not make" in refused(capsys, file, out, *BYTES, "--from", "lucidrains")
 
 
 def test_nan_is_converted_with_a_warning(state, source, out, capsys):

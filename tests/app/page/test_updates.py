@@ -124,6 +124,8 @@ def test_a_feed_brings_the_layer_that_the_page_has_asked_for(updates, ask, run):
     ask(run.id, 1, 0, 0)
     latest = json.loads(asyncio.run(feed())["update"])
     assert (latest["layer"], latest["start"], latest["words"]) == (1, LONG, None)
+    feed._updates.layers[run] = run.trace.layers  # the last one was excluded since
+    assert json.loads(asyncio.run(feed())["update"])["layer"] == 0
 
 
 def test_tokens_that_are_too_long_ago_are_unknown():

@@ -63,6 +63,7 @@ def client():
         (b"{}", {}, 415),
         (b"{", JSON, 400),
         (json.dumps({"data": [1, ["a", FILE]]}), JSON, 403),
+        (json.dumps({"data": ['"gradio.FileData']}), JSON, 200),
         (json.dumps({"data": [FILE]}).replace("gradio", "\\u0067radio"), JSON, 403),
         (json.dumps({"data": ["gradio says", "," * 16_000, *range(20)]}), JSON, 200),
         (json.dumps({"data": [[]] * middleware.MAX_VALUES}), JSON, 413),

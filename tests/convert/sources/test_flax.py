@@ -69,6 +69,8 @@ def test_other_tensors_are_refused_by_name(name, shape, expected):
 
 
 def test_other_modes_are_refused_by_name():
+    shapes = shapes_of(flax_state(flax_model()))
+    assert "GateLoop has sigmoid" in refusal(source.infer, shapes, {"gate_activation": "tanh"})
     for mode in ({"use_true_recurrence": True}, {"use_head": False}):
         shapes = shapes_of(flax_state(flax_model(**mode)))
         ((name, value),) = mode.items()
