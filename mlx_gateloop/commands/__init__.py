@@ -62,7 +62,7 @@ COMMANDS = {
         module="app.__main__",
     ),
     "convert": Command(
-        "convert GateLoop weights trained elsewhere into a model directory, or back",
+        "convert GateLoop weights trained elsewhere into a model directory",
         "gateloop convert weights.pt models/mine --tokenizer bytes",  # torch only for some formats
         module="convert.__main__",
     ),
