@@ -20,8 +20,9 @@ import mlx_gateloop as gl  # before MLX, for its BLAS
 # isort: split
 import mlx.core as mx
 import numpy as np
-from mlx_gateloop.app.generation.run import Run, Token
+from mlx_gateloop.app.generation.run import RecordedRuns, Run, Token
 from mlx_gateloop.app.page import state_view
+from mlx_gateloop.app.page.updates import Updates
 
 from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.trace import Trace
@@ -78,9 +79,9 @@ def append() -> None:
     print(f"a token appended: {(appended - began) / trace.tokens * 1e6:.0f} µs of the processor")
     print(f"remembered of the last: {asked - appended:.2f} s, 1,024 columns: {drawn - asked:.3f} s")
     run = Run("x", trace=trace, pieces=[Token("a", 0, "answer")] * trace.tokens)
-    first = trace.tokens - 1024
+    first, updates = trace.tokens - 1024, Updates(RecordedRuns(1, trace.nbytes))
     for name, answer, *asked_for in (
-        ("1,024 columns and the resets", state_view._columns, first, first),
+        ("1,024 columns and the resets", updates.since, first, first),
         ("the row of the last token", state_view._row, trace.tokens - 1),
     ):
         began = time.process_time()
