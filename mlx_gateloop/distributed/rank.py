@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
@@ -103,20 +104,34 @@ def _join(settings: dict[str, Any], expired: Any) -> Any:
         except RuntimeError as error:
             raise InputError(f"cannot connect to the next rank ({one_line(error)})") from None
     overlaps = mx.default_device() != mx.Device(mx.cpu)
-    limit = partial(time_limit, settings["limit"], expired)
+    limit = TimeLimit(settings["limit"], expired)
     return World(group, settings["hosts"], limit, overlaps=overlaps)
 
 
-@contextmanager
-def time_limit(seconds: float, expired: Callable[[str], object], name: str) -> Iterator[None]:
-    """Call `expired` with the name of the block from another thread when the block is late."""
-    timer = threading.Timer(seconds, expired, [name])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+class TimeLimit:
+    """A limit of seconds for each block; a thread calls `expired` with the name of a late one.
+
+    One thread watches all blocks: a timer for each would cost every exchange a new one.
+    """
+
+    def __init__(self, seconds: float, expired: Callable[[str], object]) -> None:
+        self._seconds, self._expired = seconds, expired
+        self._deadline, self._name = inf, ""
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        self._name, self._deadline = name, time.monotonic() + self._seconds
+        try:
+            yield
+        finally:
+            self._deadline = inf
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(min(0.5, self._seconds / 4))
+            if time.monotonic() > self._deadline:
+                self._expired(self._name)
 
 
 def _watch_launcher(limit: float, joined: threading.Event) -> None:
