@@ -89,8 +89,9 @@ def test_forms_masks_directions_and_shared_gates(mode, heads, form, options):
 @pytest.mark.parametrize("mode", ["scan", NATIVE, "attention", *PLATFORMS])
 def test_a_memory_of_thousands_of_steps(mode, heads, shift, turn):
     case = random_case(10, 512 if mode == "attention" else 3000, heads=heads, batch=1)
-    # Without a phase all roundings add up.
-    rounding, by = (5e-6, 2e-5) if mode in WAYS and turn else (2e-5, 1e-4)
+    rounding, by = 2e-5, 1e-4  # of a GPU
+    if mode in WAYS:  # without a phase all roundings add up; over five seeds up to 1e-5, 1.3e-5
+        rounding, by = (6e-6, 6e-6) if turn else (1.2e-5, 2e-5)
     check(case, mode, "sigmoid", shift=shift, turn=turn, rounding=rounding, by=by)
 
 
