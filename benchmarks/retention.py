@@ -218,6 +218,7 @@ def table(results: list[dict[Any, np.ndarray]]) -> str:
 
 
 def main(out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         models = {
