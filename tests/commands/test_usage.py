@@ -123,14 +123,11 @@ runpy.run_module(program, run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "mlx_gateloop.commands mlx_gateloop doctor",
-        "mlx.core convert a b",
-        "mlx_gateloop.commands app --model none",
-    ],
-)
+IMPORTING = ["mlx_gateloop.commands mlx_gateloop doctor", "mlx.core convert a b"]
+IMPORTING += ["mlx_gateloop.commands app --model none"]
+
+
+@pytest.mark.parametrize("words", IMPORTING)
 def test_ctrl_c_while_python_imports_is_no_traceback(words):
     command = [sys.executable, "-c", INTERRUPTED, *words.split()]
     child = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

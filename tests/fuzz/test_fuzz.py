@@ -19,7 +19,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.train import checkpoint
 
 EXAMPLES, KEPT = int(os.environ.get("EXAMPLES", "0")), Path("build/fuzz").absolute()
-ROOM = 128 * 2**20  # bytes that a reader may take beside twice the file: libraries, allocators
+MARGIN = 128 * 2**20  # bytes that a reader may take beside twice the file: libraries, allocators
 
 
 def memory():
@@ -48,7 +48,7 @@ def test_a_changed_file_is_read_or_refused_in_one_line(name, tmp_path, monkeypat
             output = str(error)
         assert len(output.splitlines()) == 1, f"not one line: {output[:2000]}"
         assert len(output) < 2000, "an endless line"
-        assert memory() - before < ROOM + 2 * len(data), f"took {memory() - before:,} bytes"
+        assert memory() - before < MARGIN + 2 * len(data), f"took {memory() - before:,} bytes"
         assert set(tmp_path.rglob("*")) == files, "left a file behind"
 
     @settings(

@@ -1,4 +1,4 @@
-"""What the page offers to try, and the answers that it marks as likely invented."""
+"""The page's suggestions, and its marks on answers that are likely invented."""
 
 from types import SimpleNamespace
 
