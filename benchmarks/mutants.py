@@ -89,21 +89,22 @@ def _replaced(text: str, node: ast.AST, after: str) -> str:
 def is_caught(checkout: Path, mutant: Mutant, tests: str) -> bool:
     """Run a folder's tests on a mutant."""
     original = mutant.file.read_bytes()
-    command = [".venv/bin/python", "-m", "pytest", "-x", "-q", "-m", "not slow"]
     try:
         mutant.file.write_text(mutant.source, encoding="utf-8")
-        done = subprocess.run(
-            [*command, "-p", "no:cacheprovider", tests],
-            cwd=checkout,
-            timeout=SECONDS,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        return done.returncode != 0
-    except subprocess.TimeoutExpired:
-        return True
+        return not passes(checkout, tests)
     finally:
         mutant.file.write_bytes(original)
+
+
+def passes(checkout: Path, tests: str) -> bool:
+    """Whether a folder's tests pass in time."""
+    command = [".venv/bin/python", "-m", "pytest", "-x", "-q", "-m", "not slow"]
+    command += ["-p", "no:cacheprovider", tests]
+    try:
+        done = subprocess.run(command, cwd=checkout, timeout=SECONDS, capture_output=True)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 def main() -> None:
@@ -116,6 +117,8 @@ def main() -> None:
     names = arguments.folders.split(",")
     found = total = 0
     for name in names:
+        if not passes(arguments.checkout, f"tests/{name}"):
+            parser.error(f"tests/{name} fail before any mutant; mend {arguments.checkout}")
         files = sorted((arguments.checkout / FOLDERS[name]).rglob("*.py"))
         every = [mutant for file in files for mutant in mutants(file)]
         chosen = random.Random(arguments.seed).sample(every, arguments.count // len(names))
