@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from functools import reduce
 from itertools import accumulate
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -12,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.model.arguments import STRICT, Count
+from mlx_gateloop.model.convolution import ShortConvolution, after_past
 from mlx_gateloop.model.gates import projection
 from mlx_gateloop.model.layers import Cache, Caches, Marks, Mask, Starts, padding_and_starts
 from mlx_gateloop.model.lm import advance, padding_mask
@@ -19,7 +19,7 @@ from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import sigmoid, silu
 
 Args = TypeVar("Args", bound="FamilyArgs")
-STATE, INPUTS = 0, 1  # entries of a layer's cache: the recurrence's state, a convolution's inputs
+STATE = 0  # the entry of a layer's cache
 
 
 @raises_input_error
@@ -93,30 +93,6 @@ class GatedRMSNorm(nn.RMSNorm):
         return y if gate is None else y * silu(gate)
 
 
-class ShortConvolution(nn.Module):
-    """A causal convolution over few tokens, one filter a channel; the weight is PyTorch's."""
-
-    def __init__(self, channels: int, size: int) -> None:
-        super().__init__()
-        self.weight = mx.random.uniform(-(size**-0.5), size**-0.5, (channels, 1, size))
-
-    def __call__(self, x: mx.array, document: mx.array | None = None) -> mx.array:
-        """Map `[batch, size - 1 + length, channels]` to `[batch, length, channels]`.
-
-        `document`, `[batch, size - 1 + length, 1]`, numbers the documents; none reads another.
-        """
-        size = self.weight.shape[-1]
-        length = x.shape[1] - size + 1
-        taps = []
-        for i in range(size):
-            part = slice(i, i + length)
-            tap = x[:, part] * self.weight[:, 0, i]
-            if document is not None:
-                tap = mx.where(document[:, part] == document[:, size - 1 :], tap, 0)
-            taps.append(tap)
-        return reduce(mx.add, taps)
-
-
 def log_gate(f: mx.array, lower_bound: mx.array | None) -> tuple[mx.array, mx.array]:
     """Compute float32 log a and 1 - a of a = bound + (1 - bound) sigmoid(f); no bound is 0."""
     f = f.astype(mx.float32)
@@ -163,24 +139,8 @@ class Recurrent(nn.Module):
         """Apply each input's convolution, if the model has them; padding counts as zero."""
         if not self.args.use_short_conv:
             return [*inputs.values()]
-        x, document = mx.concatenate([*inputs.values()], -1), None
-        mask, starts = padding_and_starts(mask)
-        if mask is not None:
-            x = mx.where(mask[..., None], x, 0)
-        batch, length, width = x.shape
-        before = self.args.conv_size - 1
-        past = None if cache is None else cache[INPUTS]
-        past = mx.zeros((batch, before, width), x.dtype) if past is None else past
-        x = mx.concatenate([past, x], 1)
-        if cache is not None:
-            if cache.lengths is None:
-                cache[INPUTS] = mx.contiguous(x[:, length:])
-            else:  # the rest is padding
-                last = mx.clip(cache.lengths, 0, length)[:, None] + mx.arange(before)
-                cache[INPUTS] = mx.take_along_axis(x, last[..., None], 1)
-        if starts is not None:
-            number = mx.cumsum(starts.astype(mx.int32), axis=1)
-            document = mx.pad(number, [(0, 0), (before, 0)])[..., None]
+        size, marks = self.args.conv_size, padding_and_starts(mask)
+        x, document = after_past(mx.concatenate([*inputs.values()], -1), size, *marks, cache)
         *ends, _ = accumulate(part.shape[-1] for part in inputs.values())
         parts = zip(inputs, mx.split(x, ends, -1), strict=True)
         return [self[f"{name}_conv1d"](part, document) for name, part in parts]

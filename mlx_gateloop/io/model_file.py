@@ -10,9 +10,9 @@ from mlx_gateloop.model.lm import ModelArgs
 MODEL_FILE = "gateloop.py"
 # The options that the standalone model does not have; their defaults are all it knows.
 PACKAGE_ONLY = (
-    "mixer", "query", "rope_theta", "mixing_size", "transition_per", "ablation", "input_gate",
-    "query_activation", "value_activation", "state_activation", "sub_norm", "activation",
-    "projection_bias", "rms_norm_eps",
+    "mixer", "query", "rope_theta", "conv_size", "mixing_size", "transition_per", "ablation",
+    "input_gate", "query_activation", "value_activation", "state_activation", "sub_norm",
+    "activation", "projection_bias", "rms_norm_eps",
 )  # fmt: skip
 NEEDS_PACKAGE = (
     'raise ImportError("this model needs its package: pip install mlx-gateloop, '
@@ -34,8 +34,9 @@ def model_file(args: Any) -> str:
 def _family_file(model_type: str) -> str:
     """Join the modules of a family model, without their imports of this package and of pydantic."""
     lines = []
-    for name in ("standalone", "layers", model_type):
-        source = (files("mlx_gateloop.family") / f"{name}.py").read_text(encoding="utf-8")
+    family = ("family/standalone", "model/convolution", "family/layers", f"family/{model_type}")
+    for name in family:
+        source = (files("mlx_gateloop") / f"{name}.py").read_text(encoding="utf-8")
         left_out: set[int] = set()
         for node in ast.walk(ast.parse(source)):
             packages = ("mlx_gateloop", "pydantic")

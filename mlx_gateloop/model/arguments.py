@@ -55,6 +55,8 @@ class LayerArgs:
         rope_theta: Base of the rotary positions (arXiv 2104.09864, 10,000 there) that turn query
             and key in pairs of channels; None is without. For softmax with transition "none" only.
         output_gate: Multiply the operator's output by SiLU(Linear(x)).
+        conv_size: Length of a causal convolution of x before all projections, one filter a channel,
+            as in Griffin's recurrent block (arXiv 2402.19427, section 2.3); None is without.
         mixing_size: Width of the operator, split evenly over the heads; None means hidden_size.
         transition_per: One transition per "channel", or one shared by the channels of a "head".
         ablation: The part of the transition that is ignored although its weights exist: "none";
@@ -96,6 +98,7 @@ class LayerArgs:
     query: Literal["linear", "constant"] = "linear"
     rope_theta: float | None = Field(default=None, gt=1)
     output_gate: bool = False
+    conv_size: Count | None = None
     # For converted models only.
     mixing_size: Count | None = None
     transition_per: Literal["channel", "head"] = "channel"
@@ -130,6 +133,8 @@ class LayerArgs:
                 raise self.invalid("longest_half_life", "null with polar_abs or without bias")
         if self.input_scale and (self.gate == "polar_abs" or self.ablation == "transition"):
             raise self.invalid("input_scale", "false with polar_abs or without a transition")
+        if self.conv_size and self.mixer == "softmax":
+            raise self.invalid("conv_size", "null with mixer 'softmax'")
         if self.sub_norm == "head" and self.heads == self.width:
             raise self.invalid("sub_norm", f"a boolean with {self.heads} heads of one channel")
         if self.output_projection is False and (self.output_gate or self.width != self.hidden_size):

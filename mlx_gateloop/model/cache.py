@@ -13,6 +13,7 @@ import mlx.core as mx
 from mlx_lm.models import cache
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.convolution import INPUTS, inputs_after
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.transition import Form
 
@@ -37,6 +38,7 @@ class Call(NamedTuple):
     padding: tuple[mx.array | None, mx.array | None]
     form: Form  # of the transition
     inputs: Inputs | None  # None: it can be undone whole only
+    window: mx.array | None  # what a convolution read: inputs before the call, then its own
     nbytes: int
 
 
@@ -57,21 +59,23 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
         value: mx.array,
         transition: Transition,
         mask: mx.array | None,
+        window: mx.array | None = None,
     ) -> None:
         """Set the state after a call of the model, and hold what undoes the call."""
         before, tokens = self.cache[0], key.shape[1]
         if self._calls is None or before is not self._after:  # a new cache, or one that was set
             self._calls, self._nbytes = deque(), 0
-        inputs, nbytes = None, state.nbytes
+        inputs = None
         if tokens > 1:
             inputs = key, value, transition.first, transition.second, mask
             size = sum(array.nbytes for array in inputs if array is not None)
             if size > MAX_BYTES and tokens > MAX_GUESS:
                 inputs = None
-            else:
-                nbytes += size
+                window = None if window is None else mx.contiguous(window[:, :-tokens])
+        held = (state, window, *(inputs or ()))
+        nbytes = sum(array.nbytes for array in held if array is not None)
         padding = self.lengths, self.left_padding
-        self._calls.append(Call(tokens, before, padding, transition.form, inputs, nbytes))
+        self._calls.append(Call(tokens, before, padding, transition.form, inputs, window, nbytes))
         self._nbytes += nbytes
         while self._nbytes > MAX_BYTES and len(self._calls) > MIN_CALLS:
             self._nbytes -= self._calls.popleft().nbytes
@@ -92,7 +96,9 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
             kept += call.tokens
         if kept < 0 or (kept > 0 and call.inputs is None):
             raise CannotTrim(f"trim: cannot go back over {n} tokens; read the prompt again")
-        state, padding = call.state, call.padding
+        state, padding, window = call.state, call.padding, call.window
+        if window is not None:
+            self[INPUTS] = inputs_after(kept, window, self[INPUTS].shape[1], padding[0])
         if kept > 0 and call.inputs is not None:
             inputs: Inputs = tuple(None if x is None else x[:, :kept] for x in call.inputs)
             key, value, first, second, mask = inputs

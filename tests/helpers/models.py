@@ -29,6 +29,7 @@ VARIANTS = {
         "value_activation": "tanh", "state_activation": "tanh", "activation": "gelu_tanh",
         "final_norm": False, "num_outputs": SIZES["vocab_size"],
     },
+    "convolution": {"conv_size": 4},
     "no key": {"gate": "real", "input_gate": "none"},
     "linear attention": {"transition": "linear_attention", "num_heads": 2},
     "retnet": {"transition": "retnet", "num_heads": 2, "sub_norm": "head", "output_gate": True},
