@@ -117,10 +117,8 @@ def test_ranks_that_differ_refuse_to_start(nursery, run, tmp_path):
     [
         ("data.batch_size=1", "data.batch_size: 1 sequences cannot be divided among 2 ranks"),
         ("sequence_parallel=3", "sequence_parallel: 3 ranks for a sequence do not divide"),
-        (
-            "model.mixer=softmax start=published sequence_parallel=2",
-            "sequence_parallel: expected 1 with a softmax model",
-        ),
+        ("model.mixer=softmax start=published sequence_parallel=2", "sequence_parallel: expected"),
+        ("model.conv_size=4 sequence_parallel=2", "sequence_parallel: expected 1 with a convol"),
     ],
 )
 def test_runs_that_cannot_be_divided(nursery, run, tmp_path, settings, message):

@@ -51,6 +51,7 @@ def test_impossible_values_are_named(key, value, expected):
         ({"transition": "none"}, "transition must be 'linear_attention' for a = 1 with mixer"),
         ({"transition": "linear_attention", "mixer": "softmax"}, "transition must be 'none' for"),
         ({"mixer": "softmax", "state_activation": "tanh"}, "state_activation must be 'iden"),
+        ({"mixer": "softmax", "conv_size": 4}, "conv_size must be null with mixer 'softmax', got"),
         ({"gate": "polar_abs", "input_gate": "tied"}, "input_gate must be another"),
         ({"ablation": "transition", "input_gate": "tied"}, "input_gate must be another"),
         ({"mixing_size": 12, "output_projection": False}, "output_projection must be true"),
