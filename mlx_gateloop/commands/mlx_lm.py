@@ -154,7 +154,7 @@ def add_awq_recipe(awq: Any) -> None:
 
     def scale_with_norm(*projections: str) -> Any:
         def applies(block: Any) -> bool:
-            present = {name for name in block.time_mixing if name.endswith("_proj")}
+            present = {name for name in block.time_mixing if name.endswith(("_proj", "conv1d"))}
             return _scales_norm(block) and present - {"out_proj"} == set(projections)
 
         return awq.ScaleConfig(

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.model.arguments import STRICT, Count
-from mlx_gateloop.model.convolution import ShortConvolution, after_past
+from mlx_gateloop.model.convolution import INPUTS, STATE, ShortConvolution, with_past
 from mlx_gateloop.model.gates import projection
 from mlx_gateloop.model.layers import Cache, Caches, Marks, Mask, Starts, padding_and_starts
 from mlx_gateloop.model.lm import advance, padding_mask
@@ -19,7 +19,6 @@ from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import sigmoid, silu
 
 Args = TypeVar("Args", bound="FamilyArgs")
-STATE = 0  # the entry of a layer's cache
 
 
 @raises_input_error
@@ -139,8 +138,10 @@ class Recurrent(nn.Module):
         """Apply each input's convolution, if the model has them; padding counts as zero."""
         if not self.args.use_short_conv:
             return [*inputs.values()]
-        size, marks = self.args.conv_size, padding_and_starts(mask)
-        x, document = after_past(mx.concatenate([*inputs.values()], -1), size, *marks, cache)
+        x, marks = mx.concatenate([*inputs.values()], -1), padding_and_starts(mask)
+        x, document, last = with_past(x, self.args.conv_size, *marks, cache)
+        if cache is not None:
+            cache[INPUTS] = last
         *ends, _ = accumulate(part.shape[-1] for part in inputs.values())
         parts = zip(inputs, mx.split(x, ends, -1), strict=True)
         return [self[f"{name}_conv1d"](part, document) for name, part in parts]

@@ -55,8 +55,8 @@ class LayerArgs:
         rope_theta: Base of the rotary positions (arXiv 2104.09864, 10,000 there) that turn query
             and key in pairs of channels; None is without. For softmax with transition "none" only.
         output_gate: Multiply the operator's output by SiLU(Linear(x)).
-        conv_size: Length of a causal convolution of x before all projections, one filter a channel,
-            as in Griffin's recurrent block (arXiv 2402.19427, section 2.3); None is without.
+        conv_size: Length of a causal convolution of x before all projections, one filter a channel;
+            None is without. For mixer "gate_loop" in a language model.
         mixing_size: Width of the operator, split evenly over the heads; None means hidden_size.
         transition_per: One transition per "channel", or one shared by the channels of a "head".
         ablation: The part of the transition that is ignored although its weights exist: "none";

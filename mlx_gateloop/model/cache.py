@@ -13,7 +13,7 @@ import mlx.core as mx
 from mlx_lm.models import cache
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.model.convolution import INPUTS, inputs_after
+from mlx_gateloop.model.convolution import INPUTS, STATE, with_past
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.transition import Form
 
@@ -26,7 +26,8 @@ class CannotTrim(InputError):
     """A trim over more tokens than the cache holds; its state stays as it was."""
 
 
-# Key, value, both parts of the transition and the mask, `[B, L, ...]`; some may be None.
+# Key, value, both parts of the transition and the mask, `[B, L, ...]`, and what a convolution read
+# with the documents' first tokens; some may be None.
 Inputs = tuple[Any, ...]
 
 
@@ -34,17 +35,17 @@ class Call(NamedTuple):
     """A call of the model, with the cache as it was before."""
 
     tokens: int
-    state: mx.array | None
+    entries: list[mx.array | None]
     padding: tuple[mx.array | None, mx.array | None]
     form: Form  # of the transition
     inputs: Inputs | None  # None: it can be undone whole only
-    window: mx.array | None  # what a convolution read: inputs before the call, then its own
     nbytes: int
 
 
 class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
     """The state of one layer after the tokens so far, under the name in saved prompts of mlx-lm."""
 
+    cache: list[Any]
     lengths: mx.array | None
     left_padding: mx.array | None
     can_go_back = True  # see `final`
@@ -59,27 +60,26 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
         value: mx.array,
         transition: Transition,
         mask: mx.array | None,
-        window: mx.array | None = None,
+        read: tuple[mx.array, mx.array | None] | None = None,
     ) -> None:
         """Set the state after a call of the model, and hold what undoes the call."""
-        before, tokens = self.cache[0], key.shape[1]
-        if self._calls is None or before is not self._after:  # a new cache, or one that was set
+        before, tokens = [*self.cache], key.shape[1]
+        if self._calls is None or before[STATE] is not self._after:  # new, or one that was set
             self._calls, self._nbytes = deque(), 0
-        inputs = None
+        inputs, nbytes = None, sum(entry.nbytes for entry in before if entry is not None)
         if tokens > 1:
-            inputs = key, value, transition.first, transition.second, mask
+            inputs = key, value, transition.first, transition.second, mask, *(read or (None, None))
             size = sum(array.nbytes for array in inputs if array is not None)
             if size > MAX_BYTES and tokens > MAX_GUESS:
                 inputs = None
-                window = None if window is None else mx.contiguous(window[:, :-tokens])
-        held = (state, window, *(inputs or ()))
-        nbytes = sum(array.nbytes for array in held if array is not None)
+            else:
+                nbytes += size
         padding = self.lengths, self.left_padding
-        self._calls.append(Call(tokens, before, padding, transition.form, inputs, window, nbytes))
+        self._calls.append(Call(tokens, before, padding, transition.form, inputs, nbytes))
         self._nbytes += nbytes
         while self._nbytes > MAX_BYTES and len(self._calls) > MIN_CALLS:
             self._nbytes -= self._calls.popleft().nbytes
-        self.cache[0] = self._after = state
+        self.cache[STATE] = self._after = state
 
     def is_trimmable(self) -> bool:
         """Tell if `trim` may be tried: it raises rather than leave a wrong state."""
@@ -89,27 +89,29 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
         """Go back over the last n tokens, or raise CannotTrim and stay."""
         if n <= 0:
             return 0
-        calls = deque(self._calls or ()) if self[0] is self._after else deque()
+        calls = deque(self._calls or ()) if self[STATE] is self._after else deque()
         kept = -n  # tokens of the last call that was popped
         while kept < 0 and calls:
             call = calls.pop()
             kept += call.tokens
         if kept < 0 or (kept > 0 and call.inputs is None):
             raise CannotTrim(f"trim: cannot go back over {n} tokens; read the prompt again")
-        state, padding, window = call.state, call.padding, call.window
-        if window is not None:
-            self[INPUTS] = inputs_after(kept, window, self[INPUTS].shape[1], padding[0])
+        now, self.cache = self.cache, [*call.entries]
+        self.lengths, self.left_padding = call.padding
         if kept > 0 and call.inputs is not None:
             inputs: Inputs = tuple(None if x is None else x[:, :kept] for x in call.inputs)
-            key, value, first, second, mask = inputs
+            key, value, first, second, mask, read, starts = inputs
             transition = Transition(call.form, first, second)
-            _, state = gate_loop(key, key, value, transition, state, mask=mask)
+            _, self.cache[STATE] = gate_loop(key, key, value, transition, self[STATE], mask=mask)
+            if read is not None:
+                size = 1 + now[INPUTS].shape[1]
+                *_, self.cache[INPUTS] = with_past(read, size, mask, starts, self)
             calls.append(call._replace(tokens=kept, inputs=inputs))
-            lengths, left = (None if p is None else mx.maximum(p - kept, 0) for p in padding)
-            padding = lengths, left
-        self.lengths, self.left_padding = padding
+            self.lengths, self.left_padding = (
+                None if p is None else mx.maximum(p - kept, 0) for p in call.padding
+            )
         self._calls, self._nbytes = calls, sum(call.nbytes for call in calls)
-        self[0] = self._after = state
+        self._after = self[STATE]
         return n
 
     @property

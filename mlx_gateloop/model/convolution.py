@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-INPUTS = 1  # the entry of a layer's cache; 0 is the recurrence's state
+STATE, INPUTS = 0, 1  # entries of a layer's cache: the recurrence's state, a convolution's inputs
 
 
 class ShortConvolution(nn.Module):
@@ -14,7 +14,6 @@ class ShortConvolution(nn.Module):
 
     def __init__(self, channels: int, size: int) -> None:
         super().__init__()
-        self.size = size
         self.weight = mx.random.uniform(-(size**-0.5), size**-0.5, (channels, 1, size))
 
     def __call__(self, x: mx.array, document: mx.array | None = None) -> mx.array:
@@ -22,7 +21,8 @@ class ShortConvolution(nn.Module):
 
         `document`, `[batch, size - 1 + length, 1]`, numbers the documents; none reads another.
         """
-        size, length = self.size, x.shape[1] - self.size + 1
+        size = self.weight.shape[-1]
+        length = x.shape[1] - size + 1
         taps = []
         for i in range(size):
             part = slice(i, i + length)
@@ -33,34 +33,27 @@ class ShortConvolution(nn.Module):
         return reduce(mx.add, taps)
 
 
-def after_past(
+def with_past(
     x: mx.array, size: int, mask: mx.array | None, starts: mx.array | None, cache: Any
-) -> tuple[mx.array, mx.array | None]:
-    """Put the cache's last `size - 1` inputs before x `[batch, length, channels]`, and update it.
+) -> tuple[mx.array, mx.array | None, mx.array]:
+    """Prepend the cache's last `size - 1` inputs to x `[batch, length, channels]`.
 
-    Returns what a `ShortConvolution` takes; padding counts as zero.
+    Padding counts as zero. Return the arguments of a `ShortConvolution`, and the last inputs for
+    the cache: zero if they are another document's than the last token.
     """
     if mask is not None:
         x = mx.where(mask[..., None], x, 0)
     batch, length, width = x.shape
-    before, document = size - 1, None
-    past = None if cache is None else cache[INPUTS]
-    past = mx.zeros((batch, before, width), x.dtype) if past is None else past
-    x = mx.concatenate([past, x], 1)
-    if cache is not None:
-        cache[INPUTS] = inputs_after(length, x, before, cache.lengths)
+    count = size - 1
+    past, lengths = (None, None) if cache is None else (cache[INPUTS], cache.lengths)
+    past = mx.zeros((batch, count, width), x.dtype) if past is None else past.astype(x.dtype)
+    x = last = mx.concatenate([past, x], 1)
+    document = None
     if starts is not None:
         number = mx.cumsum(starts.astype(mx.int32), axis=1)
-        document = mx.pad(number, [(0, 0), (before, 0)])[..., None]
-    return x, document
-
-
-def inputs_after(tokens: int, x: mx.array, count: int, lengths: mx.array | None) -> mx.array:
-    """Return the last `count` inputs after some tokens of x, which begins with `count` others.
-
-    Of `lengths` tokens the rest is padding.
-    """
+        document = mx.pad(number, [(0, 0), (count, 0)])[..., None]
+        last = mx.where(document == document[:, -1:], x, 0)
     if lengths is None:
-        return mx.contiguous(x[:, tokens : tokens + count])
-    last = mx.clip(lengths, 0, tokens)[:, None] + mx.arange(count)
-    return mx.take_along_axis(x, last[..., None], 1)
+        return x, document, mx.contiguous(last[:, length:])
+    position = mx.clip(lengths, 0, length)[:, None] + mx.arange(count)  # the rest is padding
+    return x, document, mx.take_along_axis(last, position[..., None], 1)

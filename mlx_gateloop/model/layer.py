@@ -59,6 +59,8 @@ class GateLoop(nn.Module):
         options |= {"num_heads": heads, "transition": transition, "gate": gate, "norm": norm}
         options |= {"output_gate": output_gate, "longest_half_life": longest_half_life}
         args = LayerArgs(hidden_size=dim, mixer="gate_loop", **options)
+        if args.conv_size is not None:
+            raise args.invalid("conv_size", "null in a layer, whose state is one array")
         self.time_norm = make_norm(args)
         self.time_mixing = TimeMixing(args)
 

@@ -8,7 +8,7 @@ import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import GATED, LayerArgs
-from mlx_gateloop.model.convolution import ShortConvolution, after_past
+from mlx_gateloop.model.convolution import INPUTS, STATE, ShortConvolution, with_past
 from mlx_gateloop.model.gates import Gates, Projections, input_scale, projection
 from mlx_gateloop.model.linear import project
 from mlx_gateloop.ops import Transition, gate_loop
@@ -58,7 +58,7 @@ class TimeMixing(Gates):
         super().__init__(args)
         size, width = args.hidden_size, args.width
         bias = args.bias if args.projection_bias is None else args.projection_bias
-        if args.conv_size:
+        if args.conv_size is not None:
             self.conv1d = ShortConvolution(size, args.conv_size)
         if args.query == "linear":
             self.q_proj = projection(nn.Linear, size, width, bias)
@@ -86,15 +86,17 @@ class TimeMixing(Gates):
         `mask` `[B, L]` is False for padding, or `Starts`; other values (AWQ's "causal") are none.
         """
         mask, starts = padding_and_starts(mask)
-        window = None
-        if "conv1d" in self:
-            window, document = after_past(x, self.conv1d.size, mask, starts, cache)
-            x = self.conv1d(window, document)
-        y, state, inputs = self.mix(x, None if cache is None else cache[0], mask, starts)
+        read = last = None  # by the convolution
+        if self.args.conv_size is not None:
+            window, document, last = with_past(x, self.args.conv_size, mask, starts, cache)
+            read, x = (x, starts), self.conv1d(window, document)
+        y, state, inputs = self.mix(x, None if cache is None else cache[STATE], mask, starts)
         if self.operator is None and hasattr(cache, "update"):
-            cache.update(state, *inputs[1:], mask, window)
+            cache.update(state, *inputs[1:], mask, read)
         elif cache is not None:
-            cache[0] = state
+            cache[STATE] = state
+        if cache is not None and last is not None:
+            cache[INPUTS] = last
         return y
 
     def mix(

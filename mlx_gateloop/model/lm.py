@@ -200,7 +200,7 @@ class Model(nn.Module):
     def make_cache(self) -> list[Cache]:
         """Make one mlx-lm cache per layer: a float32 state, or with softmax keys and values.
 
-        A second entry has a convolution's last inputs.
+        With `conv_size` a second entry holds the convolution's last inputs.
         """
         from mlx_lm.models.cache import KVCache
 
@@ -208,7 +208,7 @@ class Model(nn.Module):
 
         if self.args.mixer == "softmax":
             return [KVCache() for _ in self.layers]
-        return [ArraysCache(size=1 + (self.args.conv_size is not None)) for _ in self.layers]
+        return [ArraysCache(size=2 if self.args.conv_size else 1) for _ in self.layers]
 
     def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
         """Convert weights for this model: float32 state transitions, no head if it is tied."""

@@ -79,8 +79,8 @@ def share_sequences(world: World, model: Model) -> None:
     """Make the layers compute on this rank's part of each sequence, if ranks share them."""
     if world.sequence == 1:
         return
-    if model.args.mixer != "gate_loop" or model.args.conv_size:
-        kind = "convolution" if model.args.mixer == "gate_loop" else f"{model.args.mixer} model"
+    if model.args.conv_size or model.args.mixer != "gate_loop":
+        kind = "convolution" if model.args.conv_size else f"{model.args.mixer} model"
         raise InputError(f"sequence_parallel: expected 1 with a {kind}")
     for layer in model.layers:
         operator = partial(gate_loop_over_ranks, world.gather_parts, world.position)

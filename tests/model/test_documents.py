@@ -5,6 +5,7 @@ import pytest
 from helpers.family import CONFIGS, family_model
 from helpers.models import GROWING, VARIANTS, close, tiny_model, tokens
 from mlx.utils import tree_flatten, tree_map
+from mlx_lm.models.cache import ArraysCache, trim_prompt_cache
 
 from mlx_gateloop.ops.pointwise import cross_entropy
 
@@ -26,6 +27,15 @@ def check(model):
     close(model(packed, None, starts), alone, 1e-5)
     assert mx.abs(model(packed) - alone).max() > 1e-3, "without resets it leaks"
 
+    for cut in range(1, sum(LENGTHS) if isinstance(model.make_cache()[0], ArraysCache) else 1):
+        cache, read = model.make_cache(), []
+        for part in (slice(0, cut), slice(cut, None)):
+            read.append(model(packed[:, part], cache, starts[:, part]))
+        close(mx.concatenate(read, 1), alone)
+        if back := trim_prompt_cache(cache, 3):
+            again = model(packed[:, -back:], cache, starts[:, -back:])
+            close(again, alone[:, -back:])
+
     together = mx.grad(loss)(parameters, packed, None, starts)
     parts = [mx.grad(loss)(parameters, document) for document in documents]
     expected = dict(tree_flatten(tree_map(lambda *g: sum(g), *parts)))
@@ -43,14 +53,3 @@ def test_a_packed_document_of_every_model_of_the_family(name):
     model = family_model(name)
     model.model.recomputes_blocks = True
     check(model)
-
-
-def test_a_state_from_before_ends_where_a_document_begins():
-    model = tiny_model()
-    before, text = tokens(6), tokens(7, seed=1)
-    cache = model.make_cache()
-    model(before, cache)
-    starts = mx.arange(7)[None] == 3
-    y = model(text, cache, starts)
-    close(y[:, 3:], model(text[:, 3:]), 1e-5)
-    close(y[:, :3], model(mx.concatenate([before, text], 1))[:, 6:9], 1e-5)

@@ -69,6 +69,8 @@ def test_the_norm_is_the_one_asked_for(norm, kind):
 def test_what_cannot_be_used_is_named():
     with pytest.raises(ValueError, match="gate must be"):
         gl.GateLoop(SIZE, gate="elliptic")
+    with pytest.raises(ValueError, match="conv_size must be null in a layer"):
+        gl.GateLoop(SIZE, conv_size=4)
     with pytest.raises(TypeError, match="mixer"):
         gl.GateLoop(SIZE, mixer="softmax")
     layer = gl.GateLoop(SIZE)
