@@ -189,10 +189,11 @@ class Body(nn.Module):
         mask: Mask = None if starts is None else Starts(starts)
         if cache is not None and starts is None:
             mask = padding_mask(cache[0], tokens.shape[1])
+        recomputes = self.recomputes_blocks and cache is None  # a cache would lose its gradient
         none = [None] * len(self.layers)
         bounds = lower_bounds(self.lower_bounds) if "lower_bounds" in self else none
         for layer, layer_cache, bound in zip(self.layers, cache or none, bounds, strict=True):
-            block = nn.utils.checkpoint(layer) if self.recomputes_blocks else layer
+            block = nn.utils.checkpoint(layer) if recomputes else layer
             context = (mask, layer_cache) if bound is None else (mask, layer_cache, bound)
             x = block(x, *context)
         if cache is not None and mask is not None and starts is None:

@@ -118,8 +118,9 @@ class GateLoopModel(nn.Module):
         elif cache is not None:
             mask = padding = padding_mask(cache[0], length)
         mask = mask if starts is None else Starts(starts)
+        recomputes = self.recomputes_blocks and cache is None  # a cache would lose its gradient
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
-            block = nn.utils.checkpoint(layer) if self.recomputes_blocks else layer
+            block = nn.utils.checkpoint(layer) if recomputes else layer
             x = block(x, mask, layer_cache)
         if cache is not None and padding is not None and starts is None:
             advance(cache, length)

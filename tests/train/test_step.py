@@ -141,7 +141,7 @@ def test_checkpointed_blocks_make_the_same_steps_in_less_memory():
     ("chunk", "changes"),
     [
         *((1, {}), (4, {}), (20, {}), (3, {"num_heads": 2}), (3, {"transition": "lru"})),
-        *((3, {"gate": "real"}), (3, {"conv_size": 4})),
+        *((3, {"gate": "real"}), (3, {"blocks": True}), (3, {"conv_size": 4})),
         (3, {"dtype": "bfloat16", "scale": 8.0, "conv_size": 4}),
     ],
     ids=str,
