@@ -174,11 +174,10 @@ class ChannelMixing(nn.Module):
 
 
 def make_norm(args: ModelArgs) -> nn.Module:
-    if args.norm == "none":
-        return nn.Identity()
-    if args.norm == "rms":
-        return nn.RMSNorm(args.hidden_size, eps=1e-24 / args.hidden_size)
-    return nn.LayerNorm(args.hidden_size, eps=args.layer_norm_eps)
+    size = args.hidden_size
+    if args.norm == "layer":
+        return nn.LayerNorm(size, eps=args.layer_norm_eps)
+    return nn.RMSNorm(size, eps=1e-24 / size) if args.norm == "rms" else nn.Identity()
 
 
 class Block(nn.Module):
