@@ -17,7 +17,6 @@ TABLES = {
     "memory-horizon-small-long": ["--beyond", 32],
     "recall-long": ["--beyond", 8, "--models", SIX],
     "text-python": [],
-    "text-python-1024": [],
 }
 
 
