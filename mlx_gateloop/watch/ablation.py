@@ -41,8 +41,8 @@ def depends(
         loss[m, n] = log p(t_{n+1} | t_0 ... t_n) - log p(t_{n+1} | the same without t_m)
 
     It is zero for n < m. In [m, m], token m is the last one: its step reads no state either, and
-    the prediction comes from its embedding alone. (Softmax mixing and mlx-lm's models read one
-    token from an empty state there.)
+    the prediction comes from its embedding alone. (Softmax mixing, models with a
+    convolution and mlx-lm's read one token from an empty state there.)
 
     Args:
         model: Ours, or a model of mlx-lm with recurrent layers only.
@@ -202,7 +202,7 @@ def _surprises(logits: mx.array, following: np.ndarray) -> np.ndarray:
 
 def _surprises_alone(model: nn.Module, ids: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Compute -log p of the token after each position, given only the token at it."""
-    if isinstance(model, Model) and model.args.mixer == "gate_loop":
+    if isinstance(model, Model) and model.args.mixer == "gate_loop" and not model.args.conv_size:
         cache = model.make_cache()
         for entry in cache:
             entry.left_padding = mx.array([len(at)])  # every step is masked: y = 0
