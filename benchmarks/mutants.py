@@ -97,7 +97,7 @@ def is_caught(checkout: Path, mutant: Mutant, tests: str) -> bool:
 
 
 def passes(checkout: Path, tests: str) -> bool:
-    """Whether a folder's tests pass in time."""
+    """Tell if a folder's tests pass in time."""
     command = [".venv/bin/python", "-m", "pytest", "-x", "-q", "-m", "not slow"]
     command += ["-p", "no:cacheprovider", tests]
     try:
