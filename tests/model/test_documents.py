@@ -27,7 +27,7 @@ def check(model):
     close(model(packed, None, starts), alone, 1e-5)
     assert mx.abs(model(packed) - alone).max() > 1e-3, "without resets it leaks"
 
-    for cut in range(1, sum(LENGTHS) if isinstance(model.make_cache()[0], ArraysCache) else 1):
+    for cut in (1, 5, 7, 12, 16) if isinstance(model.make_cache()[0], ArraysCache) else ():
         cache, read = model.make_cache(), []
         for part in (slice(0, cut), slice(cut, None)):
             read.append(model(packed[:, part], cache, starts[:, part]))
