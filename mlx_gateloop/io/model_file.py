@@ -10,7 +10,7 @@ from mlx_gateloop.model.lm import ModelArgs
 MODEL_FILE = "gateloop.py"
 # The options that the standalone model does not have; their defaults are all it knows.
 PACKAGE_ONLY = (
-    "mixer", "query", "rope_theta", "conv_size", "mixing_size", "transition_per", "ablation",
+    "mixer", "query", "rope_theta", "mixing_size", "transition_per", "ablation",
     "input_gate", "query_activation", "value_activation", "state_activation", "sub_norm",
     "activation", "projection_bias", "rms_norm_eps",
 )  # fmt: skip

@@ -36,6 +36,7 @@ class ModelArgs(BaseModelArgs):
     transition: str = "data_controlled"  # or "fixed": learned, the same for every token
     gate: str = "polar"  # "polar_abs": |a| = sigmoid(|z|), z = gamma + i theta; "real": no theta
     input_scale: bool = False  # multiplies k_n by sqrt(1 - |a_n|^2)
+    conv_size: int | None = None  # tokens that a convolution before the projections reads
     output_gate: bool = False  # multiplies y by SiLU(Linear(x))
     output_projection: bool | None = None  # None: with an output gate
     norm: str = "layer"  # or "rms", "none"
@@ -90,6 +91,32 @@ def gate_loop_update(q: mx.array, k: mx.array, v: mx.array, a: mx.array, h: mx.a
     return mx.concatenate(outputs, axis=1), h
 
 
+class ShortConvolution(nn.Module):
+    """A causal convolution over few tokens, one filter a channel; the weight is PyTorch's."""
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__()
+        self.weight = mx.random.uniform(-(size**-0.5), size**-0.5, (channels, 1, size))
+
+    def __call__(
+        self, x: mx.array, mask: mx.array | None = None, cache: ArraysCache | None = None
+    ) -> mx.array:
+        """Convolve x `[B, L, channels]`; the cache's second entry holds the inputs before it."""
+        B, L, channels = x.shape
+        size = self.weight.shape[-1]
+        if mask is not None:
+            x = mx.where(mask[..., None], x, 0)
+        past = None if cache is None else cache[1]
+        past = mx.zeros((B, size - 1, channels)) if past is None else past
+        x = mx.concatenate([past.astype(x.dtype), x], axis=1)
+        if cache is not None:
+            end = mx.full(B, L) if cache.lengths is None else mx.clip(cache.lengths, 0, L)
+            last = end[:, None] + mx.arange(size - 1)  # what comes after is padding
+            cache[1] = mx.take_along_axis(x, last[..., None], axis=1)
+        taps = [x[:, i : i + L] * self.weight[:, 0, i] for i in range(size)]
+        return sum(taps[1:], taps[0])
+
+
 class TransitionLinear(nn.Linear):
     """A linear layer that no quantizer takes: an error of a_n grows with the length."""
 
@@ -106,6 +133,8 @@ class TimeMixing(nn.Module):
         size = args.hidden_size
         self.heads = args.num_heads or size
         self.gate, self.input_scale = args.gate, args.input_scale
+        if args.conv_size is not None:
+            self.conv1d = ShortConvolution(size, args.conv_size)
         for name in ("q", "k", "v", "gate") if args.output_gate else ("q", "k", "v"):
             self[f"{name}_proj"] = nn.Linear(size, size, bias=args.bias)
         for name in ("gamma",) if args.gate == "real" else ("gamma", "theta"):
@@ -120,6 +149,8 @@ class TimeMixing(nn.Module):
         """Compute `[B, L, hidden_size]` from x of the same shape; the cache holds the state."""
         B, L, size = x.shape
         mask = create_ssm_mask(x, cache)  # False for padding, which leaves the state alone
+        if "conv1d" in self:
+            x = self.conv1d(x, mask, cache)
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         gamma, a = self.transitions(x)
         if self.input_scale:  # of 1 - |a|: no cancellation where |a| nears 1
@@ -236,7 +267,7 @@ class Model(nn.Module):
         return self.model.layers
 
     def make_cache(self) -> list[ArraysCache]:
-        return [ArraysCache(size=1) for _ in self.layers]
+        return [ArraysCache(size=1 if self.args.conv_size is None else 2) for _ in self.layers]
 
     @property
     def cast_predicate(self) -> Callable[[str], bool]:

@@ -94,7 +94,7 @@ def test_every_variant_computes_the_same(tmp_path, name, bits):
 
 
 def test_the_answer_without_a_word_is_that_of_the_text_without_it(tmp_path):
-    directory = save_tiny_model(tmp_path / "model", chat=True)
+    directory = save_tiny_model(tmp_path / "model", chat=True, conv_size=4)
     file = save_page(directory, tmp_path)
     (whole,) = written(file, [{"prompt": "one two", "maxTokens": 0}])
     positions = [position for position, kind in enumerate(whole["kinds"]) if kind == "prompt"][:4]

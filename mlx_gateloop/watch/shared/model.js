@@ -78,7 +78,7 @@ export class Model {
   /** An empty state. */
   start() {
     const zeros = () => new Float64Array(this.width * this.size);
-    const layer = () => ({ re: zeros(), im: zeros() });
+    const layer = () => ({ re: zeros(), im: zeros(), inputs: [] });
     return Array.from({ length: this.config.num_hidden_layers }, layer);
   }
 
@@ -132,8 +132,20 @@ export class Model {
     return x.map((value, i) => (value - mean) * scale * weight[i] + (bias ? bias[i] : 0));
   }
 
-  #mixed(name, x, state, number, memory) {
+  /** A convolution over the last tokens, which the state of the layer holds. */
+  #convolved(name, x, { inputs }) {
+    const weight = this.weights[`${name}.conv1d.weight`];
+    if (!weight) return x;
+    const size = this.config.conv_size;
+    inputs.unshift(x);
+    inputs.splice(size);
+    const tap = (i, ago) => weight[(i + 1) * size - 1 - ago] * inputs[ago][i];
+    return x.map((_, i) => inputs.reduce((sum, _, ago) => sum + tap(i, ago), 0));
+  }
+
+  #mixed(name, input, state, number, memory) {
     const { config, weights, width, size } = this;
+    const x = this.#convolved(name, input, state);
     const part = (kind) => this.#linear(`${name}.${kind}_proj`, x);
     const transition = (kind) => weights[`${name}.${kind}`] ?? part(kind);
     const [query, key, value] = ["q", "k", "v"].map(part);
