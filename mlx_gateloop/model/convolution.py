@@ -23,6 +23,9 @@ class ShortConvolution(nn.Module):
         """
         size = self.weight.shape[-1]
         length = x.shape[1] - size + 1
+        # One token takes a third of the time so; in 16 bits a sum is rounded otherwise.
+        if length == 1 and document is None and x.dtype == mx.float32:
+            return (x * self.weight[:, 0].T).sum(1, keepdims=True)
         taps = []
         for i in range(size):
             part = slice(i, i + length)
