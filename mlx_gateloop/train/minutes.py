@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from mlx_gateloop.distributed.world import ALONE
@@ -92,14 +93,23 @@ def choose(
     pace = Pace(60 * minutes - (time.monotonic() - began))
     size = max(1, Path(data).stat().st_size) if Path(data).is_file() else 1
     held_out = min(0.1, HELD_OUT / size)  # each validation takes its time
-    base = {"tokenizer.vocab_size": 1024, "data.validation_fraction": held_out, "steps": 10}
+    base: dict[str, Any] = {
+        "tokenizer.vocab_size": 1024,
+        "data.validation_fraction": held_out,
+        "steps": 10,
+    }
     base |= overrides
+    if given := {"steps", "epochs"} & overrides.keys():
+        raise InputError(f"--minutes: chooses the steps; leave out {given.pop()}")
     config = shaped(base, *SHAPES[0])
-    source, tried = make_source(config, data), []
+    source = make_source(config, data)
+    tried: list[tuple[float, tuple[int, int], float, float]] = []
     unique = source.batches.per_epoch * source.batches.targets
     with large_cache():
         for shape in SHAPES:
-            config = shaped(base, *shape)
+            last, config = config, shaped(base, *shape)
+            if tried and config == last:  # `overrides` decide the model
+                continue
             seconds, parameters, reserve = measured(config, source)
             steps = 60 * minutes * (1 - RESERVE) / seconds
             tokens = steps * source.batches.targets
@@ -108,12 +118,15 @@ def choose(
                 break
     _, shape, seconds, tokens = min(tried)
     steps = max(1, round(60 * minutes / seconds))
-    config = replace(shaped(base, *shape), steps=steps, eval_every=max(1, steps // 8))
+    every = base.get("eval_every", max(1, steps // 8))
+    config = replace(shaped(base, *shape), steps=steps, eval_every=every)
+    model = config.model_args(vocab_size=1)
     pace.start(seconds, 2 * reserve)
     for line in (
         f"text: {source.summary}, {config.tokenizer.vocab_size} pieces at most",
         f"machine: {tokens / 60 / minutes:,.0f} tokens/s with the model below",
-        f"model: width {shape[0]}, {shape[1]} blocks, the best of {len(tried)} by a law of scaling",
+        f"model: width {model.hidden_size}, {model.num_hidden_layers} blocks, the best of "
+        f"{len(tried)} by a law of scaling",
         f"steps: about {steps:,}, {tokens / unique:.1f} passes over the text",
         f"time: {minutes:g} min; the rate falls with the clock, and config.yaml keeps it",
     ):
@@ -122,19 +135,22 @@ def choose(
 
 
 def shaped(base: dict[str, Any], width: int, blocks: int) -> TrainConfig:
-    """Configure a model of this width and number of blocks."""
-    shape = {"hidden_size": width, "num_hidden_layers": blocks, "intermediate_size": 3 * width}
-    return TrainConfig.load(None, base | {"model": {"tie_word_embeddings": True} | shape})
+    """Configure a model of this width and number of blocks; `base` may change it."""
+    width = base.get("model.hidden_size", width)
+    model = {"hidden_size": width, "num_hidden_layers": blocks, "intermediate_size": 3 * width}
+    model |= {"tie_word_embeddings": True}
+    return TrainConfig.load(None, {"model": model} | base)
 
 
 def measured(config: TrainConfig, source: Source) -> tuple[float, int, float]:
     """Measure seconds of a step after the first; count parameters; measure a validation."""
     trainer = Trainer(config, source)
-    trainer.step(0)
-    began = time.perf_counter()
-    for step in (1, 2):
+    times = []
+    for step in range(4):
+        began = time.perf_counter()
         trainer.step(step)
-    ended = time.perf_counter()
+        times.append(time.perf_counter() - began)
+    began = time.perf_counter()
     source.evaluate(trainer.model, ALONE)
-    validation = time.perf_counter() - ended
-    return (ended - began) / 2, num_parameters(trainer.model), validation
+    validation = time.perf_counter() - began
+    return median(times[1:]), num_parameters(trainer.model), validation

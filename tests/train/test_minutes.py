@@ -2,7 +2,9 @@
 
 from itertools import accumulate, count
 from time import monotonic
+from unittest.mock import Mock
 
+import mlx.nn as nn
 import pytest
 from helpers.errors import refusal
 from helpers.training import same_arrays, tiny_run
@@ -71,9 +73,27 @@ def test_the_model_grows_with_the_speed_and_the_text(text_file, monkeypatch):
     assert predicted_loss(1e6, 1e7, 1e7) < predicted_loss(1e6, 1e7, 1e6), "repeated text is worse"
 
 
+def test_one_slow_step_decides_nothing(monkeypatch):
+    clock, trainer = [0.0], Mock(model=nn.Module())
+    trainer.step.side_effect = lambda step: clock.append(clock[-1] + (9 if step in (0, 2) else 1))
+    monkeypatch.setattr(minutes, "Trainer", lambda *_: trainer)
+    monkeypatch.setattr(minutes.time, "perf_counter", lambda: clock[-1])
+    assert minutes.measured(tiny_run(), Mock()) == (1, 0, 0)
+
+
+def test_options_of_the_model_hold(text_file):
+    chosen = {"hidden_size": 32, "num_hidden_layers": 1, "dropout": 0.1}
+    options = {f"model.{name}": value for name, value in chosen.items()}
+    options |= {"tokenizer.kind": "bytes", "eval_every": 7}
+    config, _ = choose(str(text_file), 0.1, options, monotonic())
+    assert config.eval_every == 7
+    assert config.model.items() >= chosen.items()
+
+
 def test_too_little_is_one_line(text_file, tmp_path, capsys):
     line = refusal(choose, str(text_file), 0, {}, 0)
     assert line == "--minutes: expected at least 0.1, got 0"
+    assert "leave out epochs" in refusal(choose, str(text_file), 1, {"epochs": 1.0}, 0)
     (file := tmp_path / "short.txt").write_text("too short " * 30)
     assert "give more text" in refusal(choose, str(file), 1, {}, monotonic())
     words = ["train", "--data", str(text_file), "--minutes", "1", "--config", "demo"]
