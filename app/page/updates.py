@@ -17,6 +17,7 @@ import numpy.typing as npt
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.recordings import NOT_FOUND
+from mlx_gateloop.watch.sharing import strength_codes
 
 from ..generation.run import RecordedRuns, Run, public_line
 from ..generation.words import Word, Words
@@ -27,7 +28,6 @@ UPDATE_SECONDS = 0.12  # between updates; each costs the page a layout
 FIRST_SECONDS = 0.02  # between checks for the first text
 RESETS_EVERY = 32  # tokens, or 1/32 of a long text, because they depend on all of it
 MAX_COLUMNS, MAX_BYTES = 1024, 4 * 2**20  # in one update; the page requests the rest
-UNKNOWN = 0  # code of a strength that was not recorded
 OFF = "The live view is off. Turn it on in Settings; it starts with the next answer."
 
 
@@ -217,19 +217,13 @@ def _picker(run: Run, trace: Trace) -> list[list[object]]:
 
 
 def strengths(trace: Trace, token: int, words: list[Word]) -> npt.NDArray[np.uint8]:
-    """Encode the strengths of words after a token; a word is as strong as its strongest token.
-
-    Codes 1 to 255 are square roots of shares from 0 to the maximum, as in a shared page.
-    """
+    """Encode the strengths of words after a token; a word is as strong as its strongest token."""
     if not words:
         return np.zeros(0, np.uint8)
     row = trace.retention(token)
     edges = np.array([[word.first, word.stop] for word in words]).ravel()
-    shares = np.maximum.reduceat(np.append(row, np.nan), edges)[::2]  # NaN for the last edge
-    known = np.isfinite(shares)
-    maximum = max(shares[known].max(initial=0), 1e-30)
-    codes = 1 + np.rint(254 * np.sqrt(np.where(known, shares, 0) / maximum))
-    return np.where(known, codes, UNKNOWN).astype(np.uint8)
+    row = np.append(row, np.nan)  # the last edge needs an entry
+    return strength_codes(np.maximum.reduceat(row, edges)[::2])
 
 
 def _bits(indices: npt.NDArray[np.int64], count: int) -> str:

@@ -135,16 +135,21 @@ def _check(
 
 
 def _strengths(trace: Any, kept: Sequence[int]) -> np.ndarray:
-    """Encode the retention of the tokens at each other: 1 to 255, square roots of shares."""
+    """Encode the retention of the tokens at each other."""
     rows, first = [np.zeros(0, np.uint8)], kept[0] if kept else 0
     positions = np.array(kept, int) - first
     shares = list(trace.retentions(first)) if kept else []
     for at, position in enumerate(positions):
-        row = shares[position][positions[: at + 1]]
-        maximum = np.nanmax(row) if np.isfinite(row).any() else 1.0
-        code = 1 + np.rint(254 * np.sqrt(row / max(maximum, 1e-30)))
-        rows.append(np.where(np.isnan(row), UNKNOWN, np.nan_to_num(code)).astype(np.uint8))
+        rows.append(strength_codes(shares[position][positions[: at + 1]]))
     return np.concatenate(rows)
+
+
+def strength_codes(shares: np.ndarray) -> np.ndarray:
+    """Encode square roots of shares, relative to the largest, as 1 to 255; NaN as `UNKNOWN`."""
+    known = np.isfinite(shares)
+    maximum = max(shares[known].max(initial=0), 1e-30)
+    codes = 1 + np.rint(254 * np.sqrt(np.where(known, shares, 0) / maximum))
+    return np.where(known, codes, UNKNOWN).astype(np.uint8)
 
 
 def _layer(trace: Any, layer: int, kept: Sequence[int]) -> dict[str, Any]:

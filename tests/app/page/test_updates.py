@@ -13,14 +13,7 @@ from mlx_gateloop.app.generation.words import Word, Words
 from mlx_gateloop.app.generation.worker_pool import WorkerPool
 from mlx_gateloop.app.page import state_view
 from mlx_gateloop.app.page import updates as updates_module
-from mlx_gateloop.app.page.updates import (
-    MAX_COLUMNS,
-    UNKNOWN,
-    Feed,
-    common_prefix,
-    served,
-    view_state,
-)
+from mlx_gateloop.app.page.updates import MAX_COLUMNS, Feed, common_prefix, served, view_state
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
@@ -131,7 +124,7 @@ def test_a_feed_brings_the_layer_that_the_page_has_asked_for(updates, ask, run):
 def test_tokens_that_are_too_long_ago_are_unknown():
     trace = SimpleNamespace(retention=[[], [], np.array([np.nan, 0.25, 1.0])].__getitem__)
     words = [Word(0, 2 * n, "a", n, n + 1, 0) for n in range(3)]
-    assert updates_module.strengths(trace, 2, words).tolist() == [UNKNOWN, 128, 255]
+    assert updates_module.strengths(trace, 2, words).tolist() == [0, 128, 255]
 
 
 def test_layers_are_listed_with_those_that_are_not_watched(run):
