@@ -6,15 +6,7 @@ import json
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.checkpoints import (
-    FILES,
-    contents,
-    old_model,
-    refused,
-    run,
-    torch,
-    torch_model,
-)
+from helpers.checkpoints import FILES, contents, old_model, refused, run, torch, torch_model
 from helpers.parity import difference, random_tokens
 from mlx_gateloop.convert import plan
 from mlx_gateloop.convert.options import read_settings

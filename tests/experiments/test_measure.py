@@ -1,12 +1,7 @@
 import numpy as np
 import pytest
 
-from mlx_gateloop.experiments.measure import (
-    ACCURACY,
-    BITS,
-    interval,
-    listed_leads,
-)
+from mlx_gateloop.experiments.measure import ACCURACY, BITS, interval, listed_leads
 
 
 def results(*accuracies, first=0):

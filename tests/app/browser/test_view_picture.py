@@ -154,11 +154,7 @@ def at(page, x):
 
 
 @pytest.mark.parametrize(
-    ("zoom", "scroll", "tokens"),
-    [
-        (0, 0, 25),
-        pytest.param(3, 203, 200, marks=pytest.mark.slow),
-    ],
+    ("zoom", "scroll", "tokens"), [(0, 0, 25), pytest.param(3, 203, 200, marks=pytest.mark.slow)]
 )
 def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, tokens):
     page.set_tokens(1024)
