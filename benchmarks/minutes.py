@@ -25,25 +25,27 @@ from mlx_gateloop.train.minutes import choose, shaped
 from mlx_gateloop.train.setup import Trainer, large_cache, make_source, num_parameters
 
 RULE, STEPS = "--minutes", 9
-USUAL = {"tokenizer.vocab_size": 1024, "start": "published"}
-SHAPES = ((64, 2), (96, 2), (128, 3), (192, 3), (256, 4), (320, 5))
-Choice = tuple[tuple[int, int], dict[str, Any]]  # width and blocks, and changes of `USUAL`
-OTHERS: dict[str, Choice] = {
-    "96 x 2, spread start": ((96, 2), {"start": "spread"}),
-    "192 x 3, spread start": ((192, 3), {"start": "spread"}),
-    "96 x 2, batches of 4": ((96, 2), {"data.batch_size": 4}),
-    "256 x 4, batches of 4": ((256, 4), {"data.batch_size": 4}),
-    "192 x 3, batches of 16": ((192, 3), {"data.batch_size": 16}),
-    "192 x 3, 4,096 pieces": ((192, 3), {"tokenizer.vocab_size": 4096}),
-    "192 x 3, twice the rate": ((192, 3), {"optimizer.learning_rate": 2 / 192}),
+SHAPES = ((96, 2), (128, 3), (192, 3), (256, 4), (320, 5))
+CHANGES: dict[str, dict[str, Any]] = {  # of 128 x 3
+    "a convolution": {"model.conv_size": 4},
+    "published start": {"start": "published"},
+    "batches of 4": {"data.batch_size": 4},
+    "4,096 pieces": {"tokenizer.vocab_size": 4096},
+    "twice the rate": {"optimizer.learning_rate": 4 / 128},
 }
-BY_HAND: dict[str, Choice] = {f"{w} x {blocks}": ((w, blocks), {}) for w, blocks in SHAPES} | OTHERS
+BY_HAND: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
+    f"{width} x {blocks}": ((width, blocks), {}) for width, blocks in SHAPES
+} | {f"128 x 3, {name}": ((128, 3), changes) for name, changes in CHANGES.items()}
 
 
 def candidates(text: Path, minutes: float) -> dict[str, TrainConfig]:
     """Return the rule's configuration and those by hand; their steps are still to be found."""
     chosen, _ = choose(str(text), minutes, {}, time.monotonic())
-    base = USUAL | {"steps": 1, "data.validation_fraction": chosen.data.validation_fraction}
+    base = {
+        "steps": 1,
+        "data.validation_fraction": chosen.data.validation_fraction,
+        "tokenizer.vocab_size": chosen.tokenizer.vocab_size,
+    }
     return {RULE: chosen} | {
         name: shaped(base | changes, *shape) for name, (shape, changes) in BY_HAND.items()
     }
@@ -103,7 +105,7 @@ def table(records: list[dict[str, Any]]) -> str:
                 for column, by in found.items()
             ),
         ]
-        for name in (RULE, *BY_HAND)
+        for name in dict.fromkeys(record["configuration"] for record in records)
     ]
     return markdown_table(["width x blocks", *found], rows)
 
