@@ -77,10 +77,7 @@ def test_what_is_saved_is_loaded(tokenizer, tmp_path, options):
 
 
 def test_the_model_in_one_file_is_copied_where_it_has_all_options(tokenizer, tmp_path):
-    for options in (
-        {"gate": "polar_abs", "num_heads": 4, "conv_size": 4},
-        {"dropout": 0.1, "norm": "rms"},
-    ):
+    for options in ({"num_heads": 4, "conv_size": 4}, {"dropout": 0.1, "norm": "rms"}):
         save(tiny(tokenizer, **options), tokenizer, tmp_path / "model")
         copy = (tmp_path / "model" / "gateloop.py").read_bytes()
         assert copy == Path(standalone.__file__).read_bytes()
