@@ -94,7 +94,9 @@ def table(records: list[dict[str, Any]]) -> str:
         column = f"{record['text']}, {record['minutes']:g} min"
         found.setdefault(column, {})[record["configuration"]] = record["bits_per_byte"]
     best = {
-        column: min((bits for name, bits in by.items() if name != RULE), default=math.nan)
+        column: min(
+            (bits for name, bits in by.items() if not name.startswith(RULE)), default=math.nan
+        )
         for column, by in found.items()
     }
     rows = [
