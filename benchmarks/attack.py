@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from helpers.browser import Server
-from helpers.hostile import SLOW_TEXT, save_hostile_models
+from helpers.hostile import KINDS, SLOW_TEXT, save_hostile_model
 from helpers.models import save_tiny_model
 
 # `ulimit -S -n 256`, which mlx-lm would raise while it is imported.
@@ -317,7 +317,7 @@ def attack_app(
     """
     models = folder / "models"
     save_tiny_model(models / "good", chat=True, hidden_size=16, intermediate_size=32)
-    names = save_hostile_models(models)
+    names = [save_hostile_model(models / k.replace(" ", "-"), k).name for k in KINDS]
     arguments = ["--models", models, "--model", "good", "--conversations", folder / "kept"]
     arguments += ["--auth", f"{USER}:{PASSWORD}"] if locked else []
     server = Server(folder / "log", *arguments, prelude=FEW_FILES)

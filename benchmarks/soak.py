@@ -21,7 +21,7 @@ from playwright.sync_api import Error
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from helpers.browser import Page, chromium, memory_mb, new_context, served, view
-from helpers.hostile import SLOW_TEXT, save_hostile_models
+from helpers.hostile import KINDS, SLOW_TEXT, save_hostile_model
 
 QUESTIONS = [
     "What does `str.split` do?",
@@ -197,7 +197,8 @@ def main() -> int:
     chance = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         log, kept, hostile = (Path(folder) / name for name in ("log", "kept", "hostile"))
-        save_hostile_models(hostile)
+        for kind in KINDS:
+            save_hostile_model(hostile / kind.replace(" ", "-"), kind)
         options = ("--models", hostile, "--model", MODEL, "--conversations", kept)
         with served(log, *options) as server, chromium() as browser:
             context = new_context(browser)

@@ -74,10 +74,3 @@ def save_hostile_model(path, kind):
     save_tiny_model(path, chat=True, hidden_size=16, intermediate_size=32)
     KINDS[kind](path)
     return path
-
-
-def save_hostile_models(folder):
-    names = [kind.replace(" ", "-") for kind in KINDS]
-    for name, kind in zip(names, KINDS, strict=True):
-        save_hostile_model(folder / name, kind)
-    return names

@@ -83,9 +83,8 @@ def test_one_slow_step_decides_nothing(monkeypatch):
 
 def test_options_of_the_model_hold(text_file):
     chosen = {"hidden_size": 32, "num_hidden_layers": 1, "dropout": 0.1}
-    options = {f"model.{name}": value for name, value in chosen.items()}
-    options |= {"tokenizer.kind": "bytes", "eval_every": 7}
-    config, _ = choose(str(text_file), 0.1, options, monotonic())
+    options = {f"model.{name}": value for name, value in chosen.items()} | {"eval_every": 7}
+    config, _ = choose(str(text_file), 0.1, options | {"tokenizer.kind": "bytes"}, monotonic())
     assert config.eval_every == 7
     assert config.model.items() >= chosen.items()
 
