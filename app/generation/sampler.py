@@ -13,23 +13,26 @@ RECENT = 64  # tokens for the repetition penalty, which looks at 20, and those t
 
 
 class Ranked(NamedTuple):
-    """Log probabilities `[N, vocabulary]`; the likeliest tokens and theirs `[N, CANDIDATES]`."""
+    """Logits `[N, vocabulary]`; the likeliest tokens, their log probabilities `[N, CANDIDATES]`."""
 
-    logs: mx.array
+    logits: mx.array
     likeliest: mx.array
     log_probabilities: mx.array
 
     def rows(self) -> "list[Ranked]":
-        parts = [mx.split(each, len(self.logs)) for each in self]
+        parts = [mx.split(each, len(self.logits)) for each in self]
         return [Ranked(*row) for row in zip(*parts, strict=True)]
 
 
 def ranked(logits: mx.array) -> Ranked:
     """Rank the tokens by their logits `[N, vocabulary]`, without evaluating anything."""
-    logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-    count = min(CANDIDATES, logs.shape[-1])
-    top = mx.argpartition(-logs, count - 1, axis=-1)[:, :count]
-    return Ranked(logs, top, mx.take_along_axis(logs, top, axis=-1))
+    count = min(CANDIDATES, logits.shape[-1])
+    top = mx.argpartition(-logits, count - 1, axis=-1)[:, :count]
+    return Ranked(logits, top, mx.take_along_axis(_normalized(logits), top, axis=-1))
+
+
+def _normalized(logits: mx.array) -> mx.array:
+    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
 class Sample(NamedTuple):
@@ -58,12 +61,11 @@ class Sampler:
 
     def __call__(self, after: Ranked, read: mx.array) -> Sample:
         """Sample a token after each of the tokens `[N]` that were read, without evaluating it."""
-        logs = after.logs
-        if self._processors:
-            logs = processed(self._processors, self._recent, read, logs)
-            logs = logs - mx.logsumexp(logs, axis=-1, keepdims=True)
+        logits = after.logits
+        if self._processors:  # a penalty depends on the sign of a logit
+            logits = processed(self._processors, self._recent, read, logits)
             self._recent = mx.concatenate([self._recent, read])[-RECENT:]
-        return Sample(self._draw(logs), after.likeliest, after.log_probabilities)
+        return Sample(self._draw(_normalized(logits)), after.likeliest, after.log_probabilities)
 
     def back(self, tokens: int) -> None:
         """Take back the last tokens, as if they had not been read."""

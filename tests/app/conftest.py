@@ -19,7 +19,7 @@ def models_folder(tmp_path_factory):
     """Models "tiny" and "fixed"; what they say is noise of UTF-8 bytes."""
     folder = tmp_path_factory.mktemp("models")
     options = {"chat": True, "hidden_size": 16, "intermediate_size": 32}
-    save_tiny_model(folder / "tiny", seed=0, **options)
+    save_tiny_model(folder / "tiny", seed=35, conv_size=4, **options)
     save_tiny_model(folder / "fixed", seed=1, transition="fixed", **options)
     return folder
 
