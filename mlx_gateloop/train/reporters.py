@@ -2,12 +2,13 @@
 
 import html
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.configuration import read_json_lines
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io.files import replacing
 
 Record = dict[str, Any]  # a line of log.jsonl
@@ -24,17 +25,30 @@ svg{{width:100%}}pre{{white-space:pre-wrap}}</style><h1>{title}</h1>{body}</html
 
 
 def reporters(names: Sequence[str], out: Path, config: dict[str, object]) -> list[Reporter]:
-    """Make the reporters of these names, see `PACKAGES`."""
-    made = []
+    """Make the reporters of these names, see `PACKAGES`; they begin with their first record."""
+    makers = {"wandb": lambda: _wandb(out, config), "tensorboard": lambda: _tensorboard(out)}
     for name in names:
-        if name not in PACKAGES:
+        if name not in makers:
             raise InputError(f"--report-to {name}: unknown; give {' or '.join(PACKAGES)}")
         try:
-            made.append(_wandb(out, config) if name == "wandb" else _tensorboard(out))
+            import_module(PACKAGES[name])
         except ImportError:
             advice = f"pip install {PACKAGES[name]}"
             raise InputError(f"--report-to {name}: not installed; {advice}") from None
-    return made
+    return [_late(name, makers[name]) for name in names]
+
+
+def _late(name: str, make: Callable[[], Reporter]) -> Reporter:
+    """Make a reporter at its first record: it writes into the run's directory, which is new."""
+
+    @cache
+    def made() -> Reporter:
+        try:
+            return make()
+        except Exception as error:  # whatever the package raises, such as without a login
+            raise InputError(f"--report-to {name}: {one_line(error)}") from error
+
+    return lambda record: made()(record)
 
 
 def _wandb(out: Path, config: dict[str, object]) -> Reporter:

@@ -1,6 +1,7 @@
 """Reporters of a run's log, and its page."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,8 +21,9 @@ def logged(monkeypatch):
         log=lambda info, step: got.extend((name, value, step) for name, value in info.items()),
     )
     monkeypatch.setattr("mlx_lm.tuner.callbacks.wandb", wandb)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     writer = SimpleNamespace(add_scalar=lambda *values: got.append(values), flush=lambda: None)
-    module = SimpleNamespace(SummaryWriter=lambda _: writer)
+    module = SimpleNamespace(SummaryWriter=lambda folder: Path(folder).mkdir() or writer)
     monkeypatch.setitem(sys.modules, "tensorboardX", module)
     return got
 
@@ -45,5 +47,10 @@ def test_a_run_reports_its_log_and_writes_a_page(text_file, tmp_path, logged, wi
     ("name", "message"), [("mail", "unknown; give wandb or"), ("wandb", "not installed; pip")]
 )
 def test_what_cannot_report_is_one_line(tmp_path, monkeypatch, name, message):
-    monkeypatch.setattr("mlx_lm.tuner.callbacks.wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     assert message in refusal(reporters, [name], tmp_path, {})
+
+
+def test_a_reporter_that_fails_at_its_beginning_is_one_line(tmp_path, logged):
+    (report,) = reporters(["tensorboard"], tmp_path / "none", {})
+    assert "--report-to tensorboard: " in refusal(report, {"step": 1})
