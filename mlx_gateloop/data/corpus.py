@@ -76,6 +76,9 @@ def split(documents: list[Document], fraction: float) -> Corpus:
         cut = int(len(document) * (1 - fraction))
         while 1 < cut < len(document) and _is_answer(document[cut]):
             cut -= 1
+        if cut == 1 and _is_answer(document[1]):
+            reason = "one question and its answer have no part for validation"
+            raise InputError(f"{reason}; give two conversations")
         for part, piece in ((train, slice(cut)), (validation, slice(cut, None))):
             kept: Document = document[piece]
             if isinstance(document, Conversation) and not isinstance(kept, str):

@@ -65,6 +65,8 @@ def pack(documents: Sequence[Document], tokenizer: Any, answers: bool = False) -
             for text in _slices(document):
                 stream.extend(plain_ids(tokenizer, text))
         stream.extend(end)
+    if answers and not asked:
+        raise InputError("data.loss_on: answers, but no message is the assistant's; give some")
     dtype = np.uint16 if largest_id(tokenizer) < 1 << 16 else np.int32
     tokens = np.array(stream, dtype)
     return Stream(

@@ -1,5 +1,7 @@
 """The tokens of conversations that are answers."""
 
+import json
+
 import pytest
 from helpers.errors import refusal
 from helpers.models import chat_tokenizer
@@ -9,12 +11,6 @@ from mlx_gateloop.data.documents import Conversation
 
 TOOLS = [{"type": "function", "function": {"name": "clock"}}]
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "clock"}}]}
-WITH_TOOLS = (
-    "{% for tool in tools or [] %}<tool>{{ tool.function.name }}</tool>{% endfor %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
-    "{% for call in m.tool_calls or [] %}<call>{{ call.function.name }}{% endfor %}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 def says(role, content):
@@ -38,9 +34,9 @@ def test_every_turn_of_the_assistant_counts_and_nothing_else():
 
 def test_tools_are_listed_and_calls_are_answers():
     chat = [says("user", "time?"), CALL, says("tool", "12"), says("assistant", "noon")]
-    answers, text = asked([Conversation(chat, TOOLS)], WITH_TOOLS)
-    assert text.startswith("<tool>clock</tool><|im_start|>user")
-    assert answers == "<call>clock<|im_end|>\nnoon<|im_end|>\n"
+    answers, text = asked([Conversation(chat, TOOLS)])
+    assert text.startswith(f"<|im_start|>tools\n{json.dumps(TOOLS)}<|im_end|>\n<|im_start|>user")
+    assert answers == f"{json.dumps(CALL['tool_calls'])}<|im_end|>\nnoon<|im_end|>\n"
 
 
 FORGETFUL = (
@@ -53,6 +49,7 @@ FORGETFUL = (
     ("documents", "template", "message"),
     [
         (["text"], None, "a text has none"),
+        ([[says("user", "a")]], None, "no message is the assistant's"),
         ([[says("assistant", "Hi")]], None, "begins with an answer"),
         ([[says("user", "a"), says("assistant", "b"), says("user", "c")]], FORGETFUL, "changes"),
         ([[says("user", "a")]], "{{ raise_exception('no') }}", "cannot write a conversation: no"),

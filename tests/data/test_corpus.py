@@ -46,6 +46,8 @@ def test_files_and_folders(tmp_path, caplog):
     corpus = load_corpus(write_jsonl(tmp_path / "a.jsonl", alone), 0.5)
     assert corpus == Corpus([CHAT], [CHAT * 2]), "it is cut before a question"
     assert corpus.train[0].tools == corpus.validation[0].tools == [{}]
+    pair = write_jsonl(tmp_path / "a.jsonl", [{"messages": CHAT}])
+    assert "give two conversations" in refusal(load_corpus, pair)
 
 
 @given(count=st.integers(2, 60), fraction=st.floats(0.01, 0.99))
