@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,9 @@ def _train(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.distributed.world import ALONE
     from mlx_gateloop.train import TrainConfig, estimate, train
     from mlx_gateloop.train.minutes import choose
+    from mlx_gateloop.train.output import Output
     from mlx_gateloop.train.ranks import files_of_first
+    from mlx_gateloop.train.reporters import reporters
 
     world = arguments.world or ALONE
     keys = {key for key, _, _ in FLAGS.values()}
@@ -83,7 +86,10 @@ def _train(arguments: argparse.Namespace) -> None:
     pace = None
     if arguments.minutes is not None:
         if path is not None or arguments.resume or arguments.dry_run or world.size > 1:
-            raise InputError("--minutes: chooses alone; leave out --config, --resume, --dry-run")
+            others = "--config, --resume, --dry-run and several ranks"
+            raise InputError(f"--minutes: chooses alone; leave out {others}")
+        Output(arguments.out, False, ExitStack())  # must be new; said before the measuring
+        reporters(arguments.report_to, arguments.out, {})
         config, pace = choose(arguments.data, arguments.minutes, overrides, BEGAN)
     elif path is None and arguments.resume:
         with files_of_first(world, arguments.out, "config.yaml") as folder:

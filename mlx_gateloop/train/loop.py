@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +97,11 @@ class Run:
     def __init__(
         self, config: TrainConfig, data: str | Task, output: Output, resume: bool, world: World
     ) -> None:
-        self.config, self.output = config, output
         checkpoint, progress, saved = output.checkpoint, Progress(), None
         if resume:
             checkpoint, progress, saved = ranks.read_first(world, checkpoint)
+            config = _planned(config, saved["config"])
+        self.config, self.output = config, output
         with ranks.files_of_first(world, output.directory, *ranks.TOKENIZER) as files:
             self.source = make_source(config, data, files if resume else None)
         self.identity = {"config": config.to_dict(), "data": {"sha256": self.source.sha256}}
@@ -119,6 +120,8 @@ class Run:
         ranks.share_state(world, self.model, self.optimizer)
         if resume:
             output.rewind(checkpoint, progress.step)
+            if config.optimizer.knots and world.is_first:
+                self._save_config()
         else:
             with output.start(config.to_dict()):
                 self._save_model()
@@ -185,7 +188,10 @@ class Run:
         self.optimizer.schedules = schedules(config.optimizer, self.trainer.steps)
         self.identity["config"] = config.to_dict()
         self._save_checkpoint()
-        write_text(self.output.config, yaml.safe_dump(config.to_dict(), sort_keys=False))
+        self._save_config()
+
+    def _save_config(self) -> None:
+        write_text(self.output.config, yaml.safe_dump(self.config.to_dict(), sort_keys=False))
 
     def _finished(self) -> bool:
         patience = self.config.patience
@@ -289,3 +295,11 @@ class Run:
             output, state = self.output, (self.model, self.optimizer, self.progress)
             flush(output.log)  # a resumed run continues after these lines
             save_checkpoint(output.checkpoint, *state, self.identity)
+
+
+def _planned(config: TrainConfig, saved: Any) -> TrainConfig:
+    """Take a checkpoint's own plan of --minutes: config.yaml may have the one before or after."""
+    knots = saved["optimizer"]["knots"]
+    if not (knots and config.optimizer.knots):
+        return config
+    return replace(config, steps=saved["steps"], optimizer=replace(config.optimizer, knots=knots))

@@ -20,6 +20,8 @@ WARM_UP = 0.05  # share of the time
 RESERVE = 0.03  # share of the time for the last validation and files
 SHORTEST = 0.1  # minutes
 HELD_OUT = 400_000  # bytes of text at most
+READING = 0.2  # share of the time at most; the text is read twice
+DECIDED = {"steps", "epochs", "weights", "optimizer.warmup_steps", "optimizer.knots"}
 REPEATED = 15.4  # R*, passes after which a text teaches little more
 
 
@@ -89,20 +91,23 @@ def choose(
         InputError: Too little time or text.
     """
     if not SHORTEST <= minutes < 1e5:
-        raise InputError(f"--minutes: expected at least {SHORTEST}, got {minutes:g}")
+        raise InputError(f"--minutes: expected {SHORTEST} to 100,000, got {minutes:g}")
+    if given := DECIDED & overrides.keys():
+        raise InputError(f"--minutes: decides {given.pop()}; leave it out")
     pace = Pace(60 * minutes - (time.monotonic() - began))
-    size = max(1, Path(data).stat().st_size) if Path(data).is_file() else 1
-    held_out = min(0.1, HELD_OUT / size)  # each validation takes its time
+    files = [path for path in (Path(data), *Path(data).rglob("*")) if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    held_out = min(0.1, HELD_OUT / max(1, size))  # each validation takes its time
     base: dict[str, Any] = {
         "tokenizer.vocab_size": 1024,
         "data.validation_fraction": held_out,
         "steps": 10,
     }
     base |= overrides
-    if given := {"steps", "epochs"} & overrides.keys():
-        raise InputError(f"--minutes: chooses the steps; leave out {given.pop()}")
-    config = shaped(base, *SHAPES[0])
+    config, start = shaped(base, *SHAPES[0]), time.monotonic()
     source = make_source(config, data)
+    if (reading := time.monotonic() - start) > READING * 60 * minutes:
+        raise InputError(f"--minutes: reading {data} takes {reading / 60:.1f} of them; give more")
     tried: list[tuple[float, tuple[int, int], float, float]] = []
     unique = source.batches.per_epoch * source.batches.targets
     with large_cache():

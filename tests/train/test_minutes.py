@@ -1,5 +1,6 @@
 """Runs that fit a time, on clocks that do not depend on this machine."""
 
+from dataclasses import replace
 from itertools import accumulate, count
 from time import monotonic
 from unittest.mock import Mock
@@ -58,7 +59,10 @@ def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without
     train(config, str(text_file), tmp_path / "two")
     for name in ("model.safetensors", "checkpoints/last.safetensors"):
         same_arrays(tmp_path / "one" / name, tmp_path / "two" / name)
-    train(config, str(text_file), tmp_path / "one", resume=True)
+    later = replace(config.optimizer, knots=[*config.optimizer.knots, (config.steps + 5, 0.0)])
+    later = replace(config, steps=config.steps + 5, optimizer=later)  # a plan that was not saved
+    assert train(later, str(text_file), tmp_path / "one", resume=True).steps == config.steps
+    assert TrainConfig.load(tmp_path / "one" / "config.yaml") == config
 
 
 def test_the_model_grows_with_the_speed_and_the_text(text_file, monkeypatch):
@@ -89,12 +93,19 @@ def test_options_of_the_model_hold(text_file):
     assert config.model.items() >= chosen.items()
 
 
-def test_too_little_is_one_line(text_file, tmp_path, capsys):
+def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):
     line = refusal(choose, str(text_file), 0, {}, 0)
-    assert line == "--minutes: expected at least 0.1, got 0"
-    assert "leave out epochs" in refusal(choose, str(text_file), 1, {"epochs": 1.0}, 0)
+    assert line == "--minutes: expected 0.1 to 100,000, got 0"
+    for key in minutes.DECIDED:
+        assert f"decides {key};" in refusal(choose, str(text_file), 1, {key: 1}, 0)
     (file := tmp_path / "short.txt").write_text("too short " * 30)
     assert "give more text" in refusal(choose, str(file), 1, {}, monotonic())
     words = ["train", "--data", str(text_file), "--minutes", "1", "--config", "demo"]
     assert cli.main([*words, "--out", str(tmp_path / "out")]) == 2
     assert "--minutes: chooses alone" in capsys.readouterr().err
+    assert cli.main([*words[:-2], "--out", str(tmp_path)]) == 2
+    assert "already holds other files" in capsys.readouterr().err
+    ticks = count(0, 30)
+    monkeypatch.setattr(minutes.time, "monotonic", lambda: next(ticks))
+    bytes_ = {"tokenizer.kind": "bytes"}
+    assert "takes 0.5 of them; give more" in refusal(choose, str(text_file), 1, bytes_, 0)
