@@ -41,7 +41,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     model, tokenizer = load(arguments.model)
     # A run stores its configuration beside the model.
     path = local(arguments.model) / "config.yaml"
-    config = TrainConfig.load(path if path.exists() else None)
+    # A tuned model does not need the one that it started from.
+    config = TrainConfig.load(path if path.exists() else None, {"weights": None, "lora_rank": None})
     context = config.data.length if arguments.context is None else arguments.context
     stride = arguments.stride
     if stride is not None and not 1 <= stride <= context:

@@ -100,8 +100,12 @@ def _load_model(config: TrainConfig, path: Path, vocab_size: int) -> Any:
     model: Any = dequantize_model(load_weights(path))
     is_ours = isinstance(model, Model | LanguageModel)
     require_readable(model, vocab_size - 1)
-    if config.checkpoint_blocks and (not is_ours or getattr(model.args, "dropout", 0) > 0):
+    fits = is_ours and getattr(model.args, "dropout", 0) == 0
+    if config.checkpoint_blocks and not fits:
         raise InputError(f"{path}: checkpoint_blocks needs a model of {TYPES} without dropout")
+    if config.carry_state and not (fits and getattr(model.args, "mixer", None) != "softmax"):
+        needs = f"a model of {TYPES} without dropout and softmax"
+        raise InputError(f"{path}: carry_state needs {needs}")
     if not is_ours:
         # mlx-lm's recurrent_gemma does not call it: freeze, unfreeze and trainable_parameters then
         # fail, and MLX has no other public method that makes what they need.

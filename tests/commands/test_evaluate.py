@@ -16,7 +16,8 @@ def printed_by(capsys, *words):
 
 
 def test_eval_scores_the_whole_text_or_the_part_that_training_cut_off(model, capsys):
-    (model / "config.yaml").write_text("data: {validation_fraction: 0.25}")
+    tuned = "data: {validation_fraction: 0.25}\nweights: a model that is gone\nlora_rank: 2"
+    (model / "config.yaml").write_text(tuned)
     words = ["--model", "model", "--data", "text.txt"]
     whole = printed_by(capsys, *words)["tokens"]
     assert whole == f"{len(TEXT):,}"  # every byte and the end of text, but the first

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.family import save_family_model
+from helpers.models import tiny_model
 from helpers.recurrent import save_recurrent_model
 from helpers.training import TINY
 
@@ -13,6 +14,7 @@ import mlx_gateloop as gl
 from mlx_gateloop import cli
 from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.model.gates import StateTransitionLinear
+from mlx_gateloop.tokenizer import byte_tokenizer
 from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.setup import Trainer, make_model, make_source
 
@@ -91,6 +93,9 @@ def test_a_directory_of_another_type_and_a_shape_beside_it_are_refused(
     config = start(weights=str(tmp_path / "llama"), checkpoint_blocks=True)[1]
     message = refusal(make_model, config, 16)
     assert "checkpoint_blocks needs a model of 'gateloop' or 'gla'" in message
+    gl.save(tiny_model(mixer="softmax", transition="none"), byte_tokenizer(), tmp_path / "soft")
+    config = start(weights=str(tmp_path / "soft"), carry_state=True)[1]
+    assert "carry_state needs a model of 'gateloop'" in refusal(make_model, config, 16)
     words = ["train", "--weights", tmp_path / "start", "--set", "model.dropout=0.1", "--dry-run"]
     assert cli.main([*map(str, words), "--data", str(text_file)]) == 2
     assert "--weights: the directory decides model.dropout" in capsys.readouterr().err
