@@ -17,7 +17,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     what = command.add_mutually_exclusive_group()
     text = "learn LoRA adapters of this rank, for mlx_lm's --adapter-path; default: all weights"
     what.add_argument("--lora", type=int, metavar="RANK", help=text)
-    text = "learn only each layer's initial state, for generate --state"
+    text = "learn only each layer's initial state, for generate --state (mlx-lm's: gl.read_state)"
     what.add_argument("--state-only", action="store_true", help=text)
     text = "maximum tokens per piece of text"
     add("--length", type=positive, default=256, metavar="N", help=text)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -177,6 +178,8 @@ def mix(paths: Sequence[str], factors: Sequence[float], out: str) -> None:
     """Write the sum of states of one model, each times its factor; it has no next token."""
     if len(paths) != len(factors):
         raise InputError(f"--factors: expected {len(paths)}, one per state, got {len(factors)}")
+    if not all(map(math.isfinite, factors)):
+        raise InputError(f"--factors: expected finite numbers, got {', '.join(map(str, factors))}")
     (first, metadata, facts), *_ = files = [_read(path) for path in paths]
     for path, (arrays, _, others) in zip(paths, files, strict=True):
         shapes = [{n: (x.shape, x.dtype) for n, x in each.items()} for each in (arrays, first)]

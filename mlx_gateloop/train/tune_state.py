@@ -77,6 +77,8 @@ def tune_state(
         mlx_gateloop.errors.InputError: the name of the data is empty; give a path, \
 `python-source` or `wikitext-103`
     """
+    if not 0 <= seed < 2**32:
+        raise InputError(f"seed: expected 0 to {2**32 - 1}, got {seed}")
     tuner = _Tuner(model, tokenizer, data, length, batch_size, answers, seed)
     was_training = model.training
     model.eval()

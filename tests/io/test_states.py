@@ -147,6 +147,7 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path):
     [
         ("ac", [1, 1], "from another model"),
         ("ab", [1], "expected 2"),
+        ("ab", [1, float("nan")], "expected finite numbers"),
         ("ax", [1, 1], "no such"),
         ("bad", [1, 1, 1], "not a state of"),
     ],
