@@ -44,7 +44,9 @@ def test_fixed_transitions_start_as_spread_as_projected_ones():
 
 
 @pytest.mark.parametrize("transition", ["data_controlled", "fixed"])
-@pytest.mark.parametrize("heads", [{}, {"num_heads": 64, "transition_per": "head"}])
+@pytest.mark.parametrize(
+    "heads", [{}, {"num_heads": 4}, {"num_heads": 64, "transition_per": "head"}]
+)
 def test_half_lives_and_phases_are_spread_and_the_state_keeps_the_variance(transition, heads):
     mixing = time_mixing(hidden_size=256, transition=transition, longest_half_life=60, **heads)
     gamma = mixing.gamma if transition == "fixed" else mixing.gamma_proj.bias
@@ -58,8 +60,9 @@ def test_half_lives_and_phases_are_spread_and_the_state_keeps_the_variance(trans
     assert 2.5 < mx.max(phases).item() <= math.pi
     assert mx.median(phases).item() == pytest.approx(math.sqrt(0.01 * math.pi), rel=0.6)
     taken = mx.repeat(1 - magnitude**2, 256 // len(magnitude))
-    variance = mx.var(mixing.v_proj.weight, axis=1) * 256 / taken
+    variance = mx.var(mixing.k_proj.weight, axis=1) * 256 / taken
     assert mx.mean(variance).item() == pytest.approx(1, rel=0.05)
+    assert mx.var(mixing.v_proj.weight).item() * 256 == pytest.approx(1, rel=0.05)
 
 
 @pytest.mark.parametrize("gate", ["polar", "real"])
