@@ -29,7 +29,7 @@ from mlx_gateloop.io.tables import markdown_table
 
 Results = Sequence[Mapping[str, Any]]
 # What the parts of an experiment have in common.
-SHARED = ("name", "preset", "task", "train", "draws", "trials", "equal_parameters", "data")
+SHARED = ("name", "preset", "task", "train", "seeds", "draws", "trials", "equal_parameters", "data")
 
 
 def read_parts(folders: Sequence[Path]) -> dict[str, Any]:

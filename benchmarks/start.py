@@ -57,7 +57,11 @@ def main() -> None:
     )
     chosen = {"start": "spread", "optimizer.learning_rate": arguments.rate}
     file = arguments.out / "bits.json"
-    bits: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.exists() else {}
+    options = {name: getattr(arguments, name) for name in ("text", "steps", "rate")}
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"options": options}
+    if found["options"] != options:
+        parser.error(f"{file}: made with {found['options']}; choose another --out")
+    bits: dict[str, dict[str, float]] = found.setdefault("bits", {})
     for seed in range(arguments.seeds):
         for number, (name, (settings, constants)) in enumerate(starts(arguments.rate).items()):
             if str(seed) in bits.setdefault(name, {}):
@@ -70,7 +74,7 @@ def main() -> None:
             assert record is not None
             bits[name][str(seed)] = round(BITS.of(record), 4)
             with replacing(file) as partial:
-                partial.write_text(json.dumps(bits, indent=1) + "\n")
+                partial.write_text(json.dumps(found, indent=1) + "\n")
     print(table(bits))
 
 

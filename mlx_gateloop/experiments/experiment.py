@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.data.memory_horizon import memory_horizon
-from mlx_gateloop.data.next_byte import next_byte
+from mlx_gateloop.data.next_byte import SPLITS, next_byte
 from mlx_gateloop.data.recall import induction, recall
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError, shortened, shown
@@ -144,8 +144,10 @@ class Experiment:
             ("draws", self.draws, 1),
             ("tune", self.trials, 0),
         ):
-            if not least <= given <= MAX_RUNS:
-                raise InputError(f"{name}: expected {least} to {MAX_RUNS}, got {given}")
+            # a text has no more draws, and the last is the trials'
+            most = SPLITS - 1 if (self.name, name) == ("text", "draws") else MAX_RUNS
+            if not least <= given <= most:
+                raise InputError(f"{name}: expected {least} to {most}, got {given}")
         for name in self.models:
             if name not in VARIANTS:
                 raise InputError(f"models: unknown {shown(name)}; choose {', '.join(VARIANTS)}")
@@ -185,6 +187,8 @@ class Experiment:
             if "model_type" in VARIANTS[name]:  # it has fewer fields, and as many outputs as ids
                 args = module(str(VARIANTS[name]["model_type"])).ModelArgs
                 known = {f"model.{field.name}" for field in fields(args)}
+                if unknown := [k for k in self.train if k[:6] == "model." and k not in known]:
+                    raise InputError(f"models: {name} has no {unknown[0]}; leave one of them out")
                 values = {k: v for k, v in values.items() if k in known or k[:6] != "model."}
                 values["model.vocab_size"] = max(task.vocab_size, task.num_outputs)
             return TrainConfig.load(None, values)

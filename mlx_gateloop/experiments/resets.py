@@ -27,7 +27,7 @@ def mean_magnitudes(model: nn.Module, test: Samples, marker: int) -> dict[str, o
         return None
     layers = range(traces[0].layers)
     magnitude = np.stack([[trace.magnitude(layer) for trace in traces] for layer in layers])
-    at_marker, elsewhere = magnitude[:, at].mean(1), magnitude[:, ~at].mean(1)
+    at_marker, elsewhere = (magnitude[:, which].mean(1, np.float64) for which in (at, ~at))
     return {
         "at_marker": at_marker.round(4).tolist(),
         "elsewhere": elsewhere.round(4).tolist(),

@@ -130,7 +130,7 @@ class Run:
 
 
 class Trial(Run):
-    """A run that tries settings: it never sees the test samples."""
+    """A run that tries settings: it never sees the test samples of its draw."""
 
     kind = TrialRecord
     file = "trial.json"

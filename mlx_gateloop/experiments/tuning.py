@@ -154,15 +154,17 @@ def report_trials(experiment: Experiment, made: Mapping[str, list[dict[str, Any]
             ]
         )
     header = ["model", "trials", "steps of all", "diverged", "median loss"]
+    is_text = experiment.name == "text"
+    overlap = "; draws of a text overlap, so trials read what runs are tested on" * is_text
     note = (
         "A scrambled Sobol set of settings, the same for every model, chosen by validation loss: "
         f"learning rates within a factor {RATES:g} of the preset's, those of the state transitions "
         f"{RATIOS[0]:g} to {RATIOS[1]:g} times as high; a longest half-life at the start, where a "
         f"model learns magnitudes, but for {PUBLISHED:.0%} of the settings; and "
         f"{', '.join(map(str, COUNTS))} heads, where it has heads. At an end: in the outer "
-        f"{EDGE:.0%} of a range, so that better ones may lie beyond. Trials have equal steps, a "
-        "draw of the data of their own, and no test samples. Intervals leave out the chance in the "
-        "tuning."
+        f"{EDGE:.0%} of a range, so that better ones may lie beyond. Trials have equal steps and a "
+        f"draw of the data of their own, without its test samples{overlap}. Intervals leave out "
+        "the chance in the tuning."
     )
     return ["## Tuning", note, markdown_table([*header, "best loss", "chosen", "at an end"], rows)]
 

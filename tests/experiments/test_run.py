@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from helpers.errors import refusal
 from helpers.experiments import cells, names, raw_results, results, tiny
 from helpers.training import TINY_EXPERIMENT as TINY
 
@@ -70,10 +71,13 @@ def test_models_of_the_family_are_trained_beside_ours(tmp_path):
     assert [result["model"] for result in results(tmp_path / "out")] == [*models]
     ours, *others = (result["parameters"] for result in results(tmp_path / "out"))
     assert others == pytest.approx([ours] * 2, rel=0.02)
+    gated = plan.changed_by({"model.output_gate": True})
+    assert "gla has no model.output_gate" in refusal(gated.config, plan.make_task(), "gla", 0)
 
 
 @pytest.mark.usefixtures("without_pictures")
 def test_models_of_a_text_are_compared_by_their_bits(tmp_path):
+    assert "draws: expected 1 to 9" in refusal(PRESETS["text"]["small"].changed_by, draws=10)
     text, out = tmp_path / "text.txt", tmp_path / "out"
     text.write_text("".join(f"{number}, " for number in range(1000)))
     settings = {key: value for key, value in TINY.items() if not key.startswith("task.")}
