@@ -1,7 +1,7 @@
 """Exact predictions without some of the tokens, by running the model on the others.
 
-A step that is left out is the identity: no write, no decay. Recurrent layers without positions mix
-tokens only through their states, so the result equals a run on the text without the token.
+Recurrent layers have no positions. So without a convolution, the result equals that of a step which
+is the identity in every layer: no write, no decay.
 """
 
 from collections import deque

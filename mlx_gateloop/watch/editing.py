@@ -35,7 +35,8 @@ class Edit:
         layer: Index of the layer.
         channels: Channels of its width; None means all.
         tokens: Positions in the text that the block reads; None means all.
-        keep: Replaces a_n: 0 wipes what the state held, 1 freezes it. None keeps a_n.
+        keep: Replaces a_n: 0 wipes what the state held, 1 freezes it. None keeps a_n. A convolution
+            reads its last inputs all the same.
         write: Factor of what the token writes; 0 drops it.
         value: The state after each of the tokens, a number or an array that broadcasts to
             `[P, channels]` (with heads `[P, channels, V]`) in the form of `gate_loop`'s state, such

@@ -80,7 +80,7 @@ def test_tokens_of_a_word_are_left_out_together(name):
     assert (losses[-1] == 0).all()  # nothing comes after it
 
 
-@pytest.mark.parametrize("name", ["paper", "heads", "linear attention", "softmax", "attention"])
+@pytest.mark.parametrize("name", ["paper", "heads", "convolution", "softmax", "attention"])
 def test_without_is_the_state_after_the_other_tokens(name):
     model, text = tiny_model(**(VARIANTS | GROWING)[name]), ids()
     left_out = [0, 4, 5, 17]
