@@ -39,6 +39,9 @@ def embed(run: Path, out: Path) -> None:
         if code := gateloop(["mlx-lm", "convert", *folders, *bits]):
             sys.exit(code)
         (made / CARD).unlink(missing_ok=True)  # mlx-lm's own
+        pieces = made / "tokenizer.json"  # with its line breaks it takes thrice the bytes
+        text = json.dumps(json.loads(pieces.read_text("utf-8")), ensure_ascii=False)
+        pieces.write_text(text, "utf-8")
         shutil.copy(run / "config.yaml", made)
         (made / "log.jsonl").write_text(thinned((run / "log.jsonl").read_text()))
         if (out / CARD).exists():

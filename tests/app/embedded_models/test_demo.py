@@ -112,6 +112,7 @@ def test_a_model_is_replaced_and_one_that_is_too_large_is_not(run, tmp_path, mon
         made = Path(words[words.index("--mlx-path") + 1])
         made.mkdir()
         (made / "model.safetensors").write_text("new")
+        (made / "tokenizer.json").write_text("{}")
 
     before = sums(out)
     monkeypatch.setattr(package, "gateloop", convert)
