@@ -112,6 +112,7 @@ def answer_again(
         original.max_tokens,
         record=False,
         conversation=None,
+        stop=original.stop,
         state=original.state,
         original=original,
         left_out=() if change else tokens,

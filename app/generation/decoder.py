@@ -302,7 +302,7 @@ class Decoder:
         """Return True at the limit, or after a stop string; the run gets the reason."""
         run = self.run
         if self.request.stop and run.stats.tokens:
-            recent = "".join(piece.text for piece in run.pieces[-MAX_STOP:])
+            recent = "".join(piece.text for piece in run.pieces[-min(MAX_STOP, run.stats.tokens) :])
             new = recent[-len(run.pieces[-1].text) - max(map(len, self.request.stop)) :]
             if any(end in new for end in self.request.stop):
                 run.reason = "stop"

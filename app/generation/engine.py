@@ -156,7 +156,7 @@ class Engine:
         run = Run(model, self._remove)
         if isinstance(work, Request):
             run.sampling, run.max_tokens = work.sampling, work.max_tokens
-            run.state = work.state
+            run.stop, run.state = work.stop, work.state
         with self._condition:
             if self._closing:
                 raise InputError(SHUT_DOWN)

@@ -108,6 +108,7 @@ class Run:
     sampling: Sampling | None = None  # with the seed that was used
     state: Any = None  # the `StateFile` from which it began
     max_tokens: int = 0
+    stop: tuple[str, ...] = ()
     # the latest answers without some pieces
     counterfactuals: list[Counterfactual] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
