@@ -1,5 +1,6 @@
 """A conversation in one safetensors file: its messages and its last cached state."""
 
+import json
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from ..generation.prefix_cache import ROLES, START, PrefixCache, PrefixState, as
 from ..generation.run import Limits
 
 MAX_BYTES = 256 * 2**20  # file size
-MAX_MESSAGES = Limits().messages + 1  # the last one is an answer
+MAX_MESSAGES = Limits().messages + 2  # a system prompt and the last answer
 MAX_BRANCHES = 20
 MAX_CHARACTERS = 4 * (MAX_BRANCHES + 1) * Limits().conversation_characters  # of a header
 
@@ -102,11 +103,13 @@ def load(
 
 
 def text(path: Path) -> str:
-    """Read the messages of a file as JSON; empty if it is no conversation."""
+    """Read the texts of a file's messages; empty if it is no conversation."""
     try:
         with safe_open(path, framework="numpy") as opened:
-            return str((opened.metadata() or {}).get("conversation", ""))
-    except (OSError, SafetensorError):
+            header = json.loads((opened.metadata() or {})["conversation"])
+        parts = header["messages"], *header["branches"]
+        return "\n".join(text for part in parts for _, text in part)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError):
         return ""
 
 

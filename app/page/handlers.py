@@ -81,11 +81,13 @@ class Handlers:
         answering, (_, earlier) = None, self.sessions.get(session)
         self.sessions.begin(session, history)
         chat = self.sessions.chat(session)
-        kept = asyncio.ensure_future(self.keeper.keep(chat, session, model, system))
+        kept: asyncio.Future[None] | None = None
         try:
             asked = [(model, with_system(system, history))]
             before = history[:-1] if history[-1]["role"] == "assistant" else history
             async for ((run, view),) in self._stream((session, "chat"), asked, values, earlier):
+                if kept is None:  # the engine has taken the question
+                    kept = asyncio.ensure_future(self.keeper.keep(chat, session, model, system))
                 reply = [{"role": "assistant", "content": run.text}] if run.text else []
                 messages = [*before, *reply]
                 self.sessions.put(session, messages, run)
@@ -99,8 +101,9 @@ class Handlers:
             yield history, escape_history(history), gr.skip(), self.status(session, None)
             raise
         finally:
-            await kept
-            await self.keeper.keep(chat, session, model, system)
+            if kept is not None:
+                await kept
+                await self.keeper.keep(chat, session, model, system)
 
     async def go_on(
         self, history: History, session: str, **values: object

@@ -28,7 +28,7 @@ class Keeper:
     def save(self, chat: Chat, session: str, model: str, system: str) -> None:
         """Save a session's chat; a failure is in `Chat.problem`."""
         folder, (messages, _) = self.folder, chat.shown()
-        if folder is None or not messages:
+        if folder is None or not messages or chat.deleted:
             return
         branches = [b for at, b in enumerate(chat.branches) if b and at != chat.at]
         name, whole = chat.name or title(messages), with_system(system, messages)
@@ -44,8 +44,7 @@ class Keeper:
         """Open a conversation; return a new session, the model, the system prompt, the messages."""
         assert self.folder is not None
         session, model, messages, branches, version = self.folder.open(name)
-        system = "".join(m["content"] for m in messages if m["role"] == "system")
-        messages = [m for m in messages if m["role"] != "system"]
+        system, messages = without_system(messages)
         chat = Chat([*branches, messages], len(branches), name=name, version=version)
         self.sessions.start(session, chat)
         return session, model, system, messages
@@ -59,10 +58,10 @@ class Keeper:
         chat.name = new
         return True
 
-    def export(self, session: str, kind: str) -> list[str]:
+    def export(self, session: str, system: str, kind: str) -> list[str]:
         """Write a session's messages as Markdown or JSON; return the file's name and content."""
         (messages, _), name = self.sessions.get(session), self.sessions.chat(session).name
-        name = name or title(messages)
+        name, messages = name or title(messages), with_system(system, messages)
         if kind == "json":
             text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1)
             return [f"{name}.json", text]
@@ -81,6 +80,7 @@ def imported(file: object) -> History:
         content: Any = json.loads(text)
         messages = content["messages"] if isinstance(content, dict) else content
         pairs = as_messages(messages, complete=False)
+        "".join(text for _, text in pairs).encode()  # a lone surrogate cannot be shown
     except InputError as error:
         raise InputError(f"{name}: not imported: {error}") from None
     except (ValueError, KeyError, RecursionError):
@@ -91,9 +91,15 @@ def imported(file: object) -> History:
             f"{name}: not imported: at most {limits.messages} messages of {limits.characters:,} "
             "characters are allowed"
         )
-    return [{"role": role, "content": text} for role, text in pairs if role != "system"]
+    return [{"role": role, "content": text} for role, text in pairs]
 
 
 def with_system(system: str, history: History) -> History:
     """Prepend the system prompt, if there is one."""
     return [{"role": "system", "content": system}, *history] if system.strip() else history
+
+
+def without_system(messages: History) -> tuple[str, History]:
+    """Split the system prompt from the other messages."""
+    system = "".join(m["content"] for m in messages if m["role"] == "system")
+    return system, [m for m in messages if m["role"] != "system"]

@@ -21,6 +21,7 @@ class Chat:
     name: str = ""  # its file's name, once saved
     version: int = 0  # the file's version
     problem: str = ""  # why it could not be saved
+    deleted: bool = False  # its file; a running answer must not write it again
 
     def shown(self) -> tuple[History, Run | None]:
         """Return the messages that are shown, and the run that answers the last one."""
@@ -58,7 +59,9 @@ class Sessions:
         chat = self.chat(session)
         chat.branches[chat.at] = shown = chat.shown()[0]
         if messages[: len(shown)] != shown:
-            chat.branches = [*chat.branches[1 - MAX_BRANCHES :], messages]
+            if len(chat.branches) == MAX_BRANCHES:  # the oldest goes, but not the one just left
+                del chat.branches[0 if chat.at else 1]
+            chat.branches.append(messages)
             chat.at = len(chat.branches) - 1
         self.start(session, chat)
         self.put(session, messages)

@@ -12,7 +12,7 @@ from ..conversations.folder import ConversationFolder
 from . import scripts
 from .controls import PRIVATE, QUICK
 from .handlers import NO_VIEW, Handlers, new_session
-from .keeper import imported
+from .keeper import imported, without_system
 from .markdown import escape_history
 from .sessions import Chat, History
 from .status import note
@@ -72,7 +72,8 @@ class SideList:
         )
         for kind, button in self._exports.items():
             export = partial(self._export, kind=kind)
-            exported = button.click(export, session, [self._file, self._note], **QUICK)
+            given = [session, who[2]]
+            exported = button.click(export, given, [self._file, self._note], **QUICK)
             exported.then(None, self._file, js=SAVE, **PRIVATE)
         taken = self._import.click(
             self._take, [self._file, session], [*shown, self._note], js=PICK, **QUICK
@@ -92,8 +93,8 @@ class SideList:
         state = self._handlers.status(session, chat.shown()[1]) if chat.problem else gr.skip()
         return found, chat.name, state
 
-    def _export(self, session: str, kind: str) -> tuple[Any, str]:
-        return self._keeper.export(session, kind), ""
+    def _export(self, session: str, system: str, kind: str) -> tuple[Any, str]:
+        return self._keeper.export(session, system, kind), ""
 
     async def open(self, chosen: list[str], session: str) -> tuple[Any, ...]:
         return self._shown(lambda: self._keeper.open(chosen[0]), session)
@@ -104,7 +105,7 @@ class SideList:
             session, model, system, messages = open()
         except InputError as error:
             return *[gr.skip()] * 8, note(str(error))
-        self._handlers.cancel(old)
+        self._handlers.forget(old)
         state = self._handlers.status(session, None)
         shown = messages, escape_history(messages), NO_VIEW, state
         return session, session, model, system, *shown, ""
@@ -117,11 +118,13 @@ class SideList:
         return "" if is_new else gr.skip()  # leaving the box must not hide the offer to undo
 
     async def _remove(self, session: str) -> tuple[Any, ...]:
-        name = self._keeper.sessions.chat(session).name
+        chat = self._keeper.sessions.chat(session)
+        name = chat.name
         try:
             if not name:
                 raise InputError("This conversation is not saved yet.")
             self._folder.delete(name)
+            chat.deleted = True
         except InputError as error:
             return *[gr.skip()] * 7, note(str(error))
         emptied = await self._handlers.clear(session)
@@ -133,11 +136,11 @@ class SideList:
 
     def _take(self, file: object, session: str) -> tuple[Any, ...]:
         def take() -> Opened:
-            messages = imported(file)
+            system, messages = without_system(imported(file))
             new = new_session()
             chat = Chat([messages])
             self._keeper.sessions.start(new, chat)
-            self._keeper.save(chat, new, self._handlers.first_model, "")
-            return new, self._handlers.first_model, "", messages
+            self._keeper.save(chat, new, self._handlers.first_model, system)
+            return new, self._handlers.first_model, system, messages
 
         return self._shown(take, session)

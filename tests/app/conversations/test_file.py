@@ -79,7 +79,7 @@ HEADERS = [
     ({"format": "other"}, "not a conversation: format"),
     ({"messages": [["tool", ""]]}, "not a conversation: messages.0"),
     ({"messages": []}, "not a conversation: messages"),
-    ({"messages": [["user", ""]] * 402}, "messages: List should have at most 401 items"),
+    ({"messages": [["user", ""]] * 403}, "messages: List should have at most 402 items"),
     ({"branches": [[["user", "x"]]] * 21}, "branches: List should have at most 20 items"),
     ({"text": "x" * file.MAX_CHARACTERS}, "more than 33,600,000 characters"),
     ({"more": 1}, "not a conversation: more"),

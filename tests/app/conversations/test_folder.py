@@ -46,7 +46,7 @@ def test_keep_list_and_open(saved, folder):
 def test_a_conversation_is_found_by_its_title_and_its_words(saved):
     save(saved, "About lists", [{"role": "user", "content": 'Häuser, "quoted"'}])
     save(saved, "Other")
-    found = [saved.names(text) for text in ("LISTS", "häuser", "hello", "nowhere")]
+    found = [saved.names(text) for text in ("LISTS", "häuser", "hello", "fingerprint")]
     assert found == [["About lists"], ["About lists"], ["Other"], []]
     assert len(saved.names(" ")) == 2
 

@@ -170,7 +170,9 @@ def test_a_newer_answer_of_the_tab_ends_the_older_one(handlers):
 )
 def test_a_refused_message_goes_back_into_the_box(make_engine, tmp_path, what, reason):
     save_tiny_model(tmp_path / "tiny", chat="template" not in reason, hidden_size=16)
-    handlers = Handlers(make_engine(tmp_path), "tiny")
+    engine = make_engine(tmp_path)
+    folder = ConversationFolder(tmp_path / "saved", engine.models, engine.prefix_cache)
+    handlers = Handlers(engine, "tiny", folder)
     before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     seen = []
 
@@ -183,6 +185,7 @@ def test_a_refused_message_goes_back_into_the_box(make_engine, tmp_path, what, r
     box, history, shown, _, figures = seen[-1]
     assert (box, history, figures) == (what, before, status(None))
     assert len(shown) == 2
+    assert not (what[0] == "x" and folder.names()), "what the engine refuses at once is not saved"
 
 
 def test_side_by_side_leaves_nothing_behind_if_one_is_refused(handlers, monkeypatch):

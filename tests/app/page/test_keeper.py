@@ -8,7 +8,7 @@ import pytest
 from helpers.errors import refusal
 from mlx_gateloop.app.conversations import file
 from mlx_gateloop.app.conversations.folder import ConversationFolder
-from mlx_gateloop.app.page.keeper import MAX_IMPORT, Keeper, imported
+from mlx_gateloop.app.page.keeper import MAX_IMPORT, Keeper, imported, without_system
 from mlx_gateloop.app.page.sessions import Chat, Sessions
 
 ASKED = [{"role": "user", "content": "What is *a*?"}]
@@ -65,10 +65,11 @@ def test_a_full_disk_loses_nothing_and_says_so(keeper, monkeypatch):
 
 def test_an_export_can_be_imported(keeper):
     keep(keeper, "s", TOLD)
-    name, text = keeper.export("s", "json")
-    assert (name, imported([name, len(text), text])) == ("What is a.json", TOLD)
+    name, text = keeper.export("s", "Be brief.", "json")
+    system, messages = without_system(imported([name, len(text), text]))
+    assert (name, system, messages) == ("What is a.json", "Be brief.", TOLD)
     text = "# What is a\n\n## You\n\nWhat is *a*?\n\n## Answer\n\n```python\nx\n```\n"
-    assert keeper.export("s", "md") == ["What is a.md", text]
+    assert keeper.export("s", "", "md") == ["What is a.md", text]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,7 @@ def test_an_export_can_be_imported(keeper):
         (json.dumps([*ASKED, {"role": "user"}]), "number 2: expected a role"),
         (json.dumps([dict(ASKED[0], content="x" * 16_001)]), "of 16,000 characters"),
         (json.dumps(ASKED * 401), "at most 400 messages"),
+        ('[{"role": "user", "content": "\\ud800"}]', "not the JSON of a conversation"),
     ],
 )
 def test_what_is_no_conversation_is_refused_in_one_line(text, line):

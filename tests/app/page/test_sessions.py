@@ -49,3 +49,7 @@ def test_what_a_retry_an_edit_or_an_undo_leaves_stays_as_a_branch():
     for n in range(2 * MAX_BRANCHES):
         begin([dict(other[0], content=str(n))])
     assert len(sessions.chat("one").branches) == MAX_BRANCHES
+    sessions.chat("one").at = 0
+    oldest = sessions.get("one")[0]
+    begin(ASKED)
+    assert sessions.chat("one").branches[0] == oldest, "what was just left stays"
