@@ -21,6 +21,8 @@ from .server.failed_logins import FailedLogins
 CONVERSATION = "openai"  # whose cached states all requests share; messages are their keys
 POLL_SECONDS = 0.02
 DEFAULTS = {"temperature": 0.7, "top_p": 0.95, "seed": -1}
+# mlx_lm.server's further settings, off.
+DEFAULTS |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 BUSY = "the server is busy"
 
 
@@ -59,35 +61,40 @@ class OpenAI:
             raise InputError("request: expected an object, in which n is 1")
         model = request_values.check_type("model", body.get("model") or self.first_model, str)
         await self.engine.fetch(model)
-        given = {name: body[name] for name in DEFAULTS if body.get(name) is not None}
+        chosen = {name: body[name] for name in DEFAULTS if body.get(name) is not None}
+        chosen["repetition_penalty"] = chosen.get("repetition_penalty") or 1.0  # 0 is off, too
         limit = self.engine.limits.max_tokens
         most = body.get("max_completion_tokens") or body.get("max_tokens") or limit
         stops = body.get("stop") or []
         stops = tuple(stops if isinstance(stops, list) else [stops])
         if len(stops) > 4 or not all(isinstance(s, str) and 0 < len(s) < 65 for s in stops):
             raise InputError("stop: expected at most 4 strings of 1 to 64 characters")
+        messages = _messages(body.get("messages")) if chat else []
+        prompt = messages if chat else _text("prompt", body.get("prompt"))
+        given = [m["content"] for m in messages[-1:] if m["role"] == "assistant"]
         run = self.engine.submit(
             model,
-            _messages(body.get("messages")) if chat else _text("prompt", body.get("prompt")),
-            request_values.sampling(**DEFAULTS | given),
+            prompt,
+            request_values.sampling(**DEFAULTS | chosen),
             min(request_values.integer("max_tokens", most), limit),
             False,
             CONVERSATION,
             stops,
         )
-        answer = _Answer(run, stops, chat)
+        answer = _Answer(run, stops, chat, len("".join(given)))
         if body.get("stream") is True:
-            usage = (body.get("stream_options") or {}) == {"include_usage": True}
+            options = body.get("stream_options")
+            usage = isinstance(options, dict) and options.get("include_usage") is True
             return StreamingResponse(answer.events(usage), media_type="text/event-stream")
         await run.ended()
         return JSONResponse(answer.whole())
 
 
 class _Answer:
-    """A run as OpenAI's objects."""
+    """A run as OpenAI's objects; the first `given` letters of its answer are the request's."""
 
-    def __init__(self, run: Run, stops: tuple[str, ...], chat: bool) -> None:
-        self.run, self.stops, self.chat = run, stops, chat
+    def __init__(self, run: Run, stops: tuple[str, ...], chat: bool, given: int) -> None:
+        self.run, self.stops, self.chat, self.given = run, stops, chat, given
         self.kind = "chat.completion" if chat else "text_completion"
         self.head = {"id": f"cmpl-{run.id}", "created": int(time.time()), "model": run.model}
 
@@ -125,7 +132,7 @@ class _Answer:
 
     def _text(self) -> str:
         """Return the text so far, without a stop string or what may become one."""
-        text = self.run.text
+        text = self.run.text[self.given :]
         found = [position for stop in self.stops if (position := text.find(stop)) >= 0]
         if found:
             return text[: min(found)]

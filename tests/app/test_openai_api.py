@@ -60,6 +60,16 @@ def test_a_text_is_continued_and_parts_of_messages_are_joined(ask):
     assert ask(CHAT, joined).json()["choices"] == ask(CHAT, GREEDY).json()["choices"]
 
 
+def test_a_given_answer_is_continued_and_not_sent_again(ask, engine, finished):
+    given = [*HELLO, {"role": "assistant", "content": "Well"}]
+    options = {"stop": "ell", "top_k": 1, "repetition_penalty": 0, "stream_options": {}}
+    body = GREEDY | {"messages": given, "max_tokens": 8, "temperature": 1} | options
+    sampling = openai_api.request_values.sampling(temperature=0, top_p=0.95, seed=None)
+    text = finished(engine.submit("tiny", given, sampling, 8)).text
+    assert len(text) > 4
+    assert ask(CHAT, body).json()["choices"][0]["message"]["content"] == text.removeprefix("Well")
+
+
 def test_nothing_of_a_stop_string_is_sent(ask):
     body = {"prompt": "x" * 40, "temperature": 0, "max_tokens": 40}
     whole = ask(TEXT, body).json()["choices"][0]["text"]
