@@ -73,9 +73,9 @@ def _train(arguments: argparse.Namespace) -> None:
     world = arguments.world or ALONE
     keys = {key for key, _, _ in FLAGS.values()}
     overrides = {key: value for key, value in vars(arguments).items() if key in keys}
+    overrides |= settings(arguments.set, "model.dropout=0.1")
     if {"steps", "epochs"} <= overrides.keys():
         raise InputError("--steps and --epochs: give only one of them")
-    overrides |= settings(arguments.set, "model.dropout=0.1")
     if "weights" in overrides and (given := [k for k in overrides if k.startswith(OWN_SHAPE)]):
         raise InputError(f"--weights: the directory decides {given[0]}; leave it out")
     path = None if arguments.config is None else _path(arguments.config)

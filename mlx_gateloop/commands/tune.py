@@ -37,7 +37,7 @@ def _tune(arguments: argparse.Namespace) -> None:
 
 
 def _tune_weights(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.commands.train import report
+    from mlx_gateloop.commands.train import OWN_SHAPE, report
     from mlx_gateloop.io.models import model_directory
     from mlx_gateloop.train import TrainConfig, train
 
@@ -51,7 +51,10 @@ def _tune_weights(arguments: argparse.Namespace) -> None:
         "eval_every": max(1, arguments.steps // 10),
         "seed": arguments.seed,
     }
-    config = TrainConfig.load(None, values | settings(arguments.set, "dtype=bfloat16"))
+    chosen = settings(arguments.set, "dtype=bfloat16")
+    if given := [key for key in chosen if key.startswith(OWN_SHAPE)]:
+        raise InputError(f"--set {given[0]}: the model decides it; leave it out")
+    config = TrainConfig.load(None, values | chosen)
     try:
         report(train(config, arguments.data, arguments.out, arguments.resume))
     except (RuntimeError, ValueError) as error:

@@ -112,7 +112,7 @@ class Batches:
             )
         self.stream, self.batch_size, self.length, self.seed = stream, batch_size, length, seed
         self.carries = carries
-        self._windows, self._spare = divmod(count - 1, length)
+        self._windows = (count - 1) // length
         self._epoch, self._starts = -1, np.empty(0, np.int64)
 
     @property
@@ -133,11 +133,11 @@ class Batches:
 
     def _order(self, epoch: int) -> np.ndarray:
         generator = np.random.default_rng((self.seed, epoch))
-        offset = generator.integers(self._spare + 1)
+        windows = self.per_epoch * self.batch_size if self.carries else self._windows
+        offset = generator.integers(len(self.stream.tokens) - windows * self.length)
         order = generator.permutation(self._windows)
         if self.carries:  # row r of each batch is in the r-th part of the stream
-            whole = self.per_epoch * self.batch_size
-            order = np.arange(whole).reshape(self.batch_size, -1).T.reshape(-1)
+            order = np.arange(windows).reshape(self.batch_size, -1).T.reshape(-1)
         starts: np.ndarray = offset + self.length * order
         return starts
 

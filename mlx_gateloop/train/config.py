@@ -69,7 +69,7 @@ class OptimizerConfig:
     state_transition_learning_rate: PositiveFloat | None = None
     betas: tuple[Share, Share] = (0.9, 0.98)  # AdamW's and Lion's
     # Decoupled, for matrices outside the state transition. None lets weights average the updates of
-    # an epoch, at least of 100 steps, and is 0 for Muon.
+    # an epoch, at least of 100 steps, and is 0 for Muon and for weights that were learned before.
     weight_decay: NonNegativeFloat | None = None
     state_transition_weight_decay: NonNegativeFloat = 0.0
     warmup_steps: NonNegativeInt | None = None  # linear; None is a tenth of the steps
@@ -139,7 +139,7 @@ class TrainConfig:
         kind = read_json(Path(self.weights, "config.json")).get("model_type")
         if kind not in MODELS:  # it cannot reset its state within a row
             self.data = replace(self.data, packed=False)
-        if self.lora_rank is not None and self.optimizer.weight_decay is None:
+        if self.optimizer.weight_decay is None:  # it would pull learned weights to 0
             self.optimizer = replace(self.optimizer, weight_decay=0.0)
         self.model, self.tokenizer = {}, TokenizerConfig("pretrained", path=self.weights)
         return self
@@ -180,6 +180,11 @@ class TrainConfig:
         # mx.checkpoint recomputes with other random numbers: wrong gradients without an error.
         if model.dropout > 0 and self.checkpoint_blocks:
             raise ValueError("checkpoint_blocks needs model.dropout: 0")
+        if self.checkpoint_blocks and (self.carry_state or self.sequence_chunk is not None):
+            raise ValueError("checkpoint_blocks: no use beside sequence_chunk and carry_state")
+        steps = [step for step, _ in self.optimizer.knots or ()]
+        if steps != sorted(set(steps)):
+            raise ValueError("optimizer.knots: the steps must rise")
         if self.carry_state and not self.data.packed:
             raise ValueError("carry_state needs data.packed: true")
         can_chunk = (

@@ -4,11 +4,13 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from mlx_gateloop.data.documents import text_files
 from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.train.config import TrainConfig
@@ -95,8 +97,9 @@ def choose(
     if given := DECIDED & overrides.keys():
         raise InputError(f"--minutes: decides {given.pop()}; leave it out")
     pace = Pace(60 * minutes - (time.monotonic() - began))
-    files = [path for path in (Path(data), *Path(data).rglob("*")) if path.is_file()]
-    size = sum(path.stat().st_size for path in files)
+    size = 0
+    with suppress(InputError):  # a name, or a folder in another format
+        size = sum(path.stat().st_size for path in text_files(Path(data))[0])
     held_out = min(0.1, HELD_OUT / max(1, size))  # each validation takes its time
     base: dict[str, Any] = {
         "tokenizer.vocab_size": 1024,

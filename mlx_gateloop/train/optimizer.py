@@ -73,6 +73,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
         if is_state_transition(path):
             return 0
         is_table = is_muon and not TABLES.isdisjoint(path.split("."))
+        is_table |= path.endswith("lower_bounds")  # HGRN's, a vector for each layer
         return 2 if weight.ndim == 2 and not is_table else 1
 
     decay = config.weight_decay

@@ -57,6 +57,8 @@ class TaskSource:
     def __init__(self, config: TrainConfig, task: Task) -> None:
         if config.sequence_parallel > 1:
             raise InputError("sequence_parallel: expected 1, as samples of a task are short")
+        if config.carry_state:
+            raise InputError("carry_state: expected false, as samples of a task are apart")
         self._task, self._batch_size = task, config.data.batch_size
         self.batches = SampleBatches(task.training, self._batch_size, config.seed)
         self.vocab_size, self.sha256 = task.vocab_size, task.sha256

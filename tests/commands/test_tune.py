@@ -40,6 +40,7 @@ def test_adapters_are_learned(capsys):
         (["--state-only"], "short.txt", "fewer than two tokens"),
         (["--state-only", "--answers"], "text.txt", "a text has none"),
         (["--state-only", "--resume"], "text.txt", "leave them out"),
+        (["--set", "model.dropout=0.5"], "text.txt", "model.dropout: the model decides it"),
     ],
 )
 def test_bad_input_is_one_line(capsys, work, options, data, message):

@@ -46,6 +46,12 @@ def test_rows_of_carrying_batches_continue(count, batch_size, length, epoch):
     assert len({*np.concatenate(rows, 1).reshape(-1).tolist()}) == np.concatenate(rows, 1).size
 
 
+def test_carrying_batches_read_all_of_a_text_over_the_epochs():
+    batches = Batches(Stream(np.arange(128)), 64, 1, seed=1, carries=True)
+    read = {*np.concatenate([batches.batch(epoch, 0)[0] for epoch in range(99)]).flat}
+    assert len(read) > 120
+
+
 @given(*(st.integers(*ends) for ends in ((2, 300), (1, 5), (1, 12), (0, 9), (0, 5))))
 def test_an_epoch_holds_every_window_at_most_once(count, batch_size, length, seed, epoch):
     tokens = np.arange(count)

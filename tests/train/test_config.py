@@ -103,6 +103,8 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
         ("model: {dropout: 0.1}\ncheckpoint_blocks: true", "checkpoint_blocks needs model.dropout"),
         ("model: {dropout: 0.1}\nsequence_chunk: 8", "sequence_chunk needs model.dropout: 0"),
         ("data: {packed: false}\ncarry_state: true", "carry_state needs data.packed: true"),
+        ("sequence_chunk: 8\ncheckpoint_blocks: true", "checkpoint_blocks: no use beside"),
+        ("optimizer: {knots: [[0, 0], [9, 1], [5, 0]]}", "knots: the steps must rise"),
         ("data: {length: 0}", "data.length must .*greater than 0, got 0"),
         ("optimizer: {betas: [0.9, 1.0]}", "optimizer.betas.1 must be less than 1, got 1.0"),
         ("steps: 3\nepochs: 1", "exactly one of steps and epochs"),
