@@ -40,8 +40,9 @@ class Settings:
 def launch(settings: Settings, argv: list[str], restarts: int) -> int:
     """Run a command on all ranks; return 0, 2 for wrong input on one, 130 interrupted, else 1."""
     for attempt in range(restarts + 1):
-        code = Attempt(settings, argv, restarted=attempt > 0).run()
-        if code != 1:
+        started = Attempt(settings, argv, restarted=attempt > 0)
+        code = started.run()
+        if code != 1 or started.interrupts:
             break
         if attempt < restarts:
             print(f"restart {attempt + 1} of {restarts}", file=sys.stderr, flush=True)
@@ -115,7 +116,7 @@ class Attempt:
         self._ranks: list[Rank] = []
         self._first_end: float | None = None
         self._join_by = time.monotonic() + settings.start_limit
-        self._interrupts = 0
+        self.interrupts = 0
 
     def run(self) -> int:
         with self._signals():
@@ -168,7 +169,7 @@ class Attempt:
                 signal.signal(request, handler)
 
     def _interrupt(self, *_: object) -> None:
-        self._interrupts += 1
+        self.interrupts += 1
         self._join_by = min(self._join_by, time.monotonic() + STOPPING)
 
     def _follow(self) -> None:
@@ -178,16 +179,16 @@ class Attempt:
             for rank in self._ranks:
                 selector.register(_pipe(rank.process.stdout), selectors.EVENT_READ, rank.read)
                 selector.register(_pipe(rank.process.stderr), selectors.EVENT_READ, rank.read_error)
-            while selector.get_map() and not self._is_overdue() and self._interrupts < 2:
+            while selector.get_map() and not self._is_overdue() and self.interrupts < 2:
                 for key, _ in selector.select(timeout=0.2):
                     if data := os.read(key.fd, 65536):
                         key.data(data)
                     else:
                         selector.unregister(key.fileobj)
-                if self._interrupts or time.monotonic() > sent + self._settings.limit / 8:
+                if self.interrupts or time.monotonic() > sent + self._settings.limit / 8:
                     sent = time.monotonic()
                     for rank in self._ranks:  # they stop too when they hear nothing for the limit
-                        rank.send(b"stop\n" if self._interrupts else b"go on\n")
+                        rank.send(b"stop\n" if self.interrupts else b"go on\n")
 
     def _is_overdue(self) -> bool:
         """Tell if ranks have not joined in time, or have not ended soon after the first did."""
@@ -217,7 +218,7 @@ class Attempt:
         for rank in failed:
             _say(f"{rank.name}: {rank.line}")
         missing = [rank for rank in ranks if not rank.joined]
-        if self._interrupts and (missing or self._interrupts > 1):
+        if self.interrupts and (missing or self.interrupts > 1):
             return 130
         if missing and len(silent) == len(ranks) and not self._restarted:
             _say(f"error: {self._reason_of_no_start(missing)}")

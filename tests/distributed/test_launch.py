@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 from subprocess import run
+from types import SimpleNamespace
 
 import pytest
 
@@ -230,6 +231,18 @@ def test_a_port_in_use():
     code += f"require_free('127.0.0.1', {first})"
     child = run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert f"127.0.0.1 port {first}: Address already in use" in child.stderr
+
+
+def test_nothing_is_restarted_after_ctrl_c(monkeypatch):
+    made = []
+
+    def attempt(*_, restarted):
+        made.append(restarted)
+        return SimpleNamespace(run=lambda: 1, interrupts=len(made) == 2)
+
+    monkeypatch.setattr(launch, "Attempt", attempt)
+    assert launch.launch(None, [], restarts=5) == 1
+    assert made == [False, True]
 
 
 def test_events_between_lines_of_text(capfdbinary):
