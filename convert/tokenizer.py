@@ -7,6 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 
+from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line, shortened
 from mlx_gateloop.io.models import HUB_ID
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece, largest_id
@@ -29,6 +30,13 @@ def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[
             raise InputError(f"{directory}: no tokenizer beside the weights; {advice}")
         name = str(found[0])
     tokenizer, origin = _load(name, vocab_size)
+    config = directory / "config.json"
+    ends = read_json(config) if config.is_file() else {}
+    for end in ("bos", "eos"):  # a tokenizer.json alone does not name them
+        ids = ends.get(f"{end}_token_id")
+        first = ids[0] if isinstance(ids, list) and ids else ids
+        if isinstance(first, int) and getattr(tokenizer, f"{end}_token") is None:
+            setattr(tokenizer, f"{end}_token", tokenizer.convert_ids_to_tokens(first))
     if (largest := largest_id(tokenizer)) >= vocab_size:
         raise InputError(
             f"--tokenizer {name}: has ids up to {largest}, the model has {vocab_size} entries; "
@@ -45,7 +53,7 @@ def _load(name: str, vocab_size: int) -> tuple[Any, str]:
             return tokenizer, "bytes, then special tokens"
         return plain_byte_tokenizer(), "bytes, without special tokens"
     if path.suffix == ".model" and path.is_file():
-        return from_sentencepiece(path), f"sentencepiece, {path.name}"
+        return from_sentencepiece(path, vocab_size), f"sentencepiece, {path.name}"
     if path.name == "tokenizer.json" and (path.parent / "tokenizer_config.json").is_file():
         path = path.parent
     if path.is_dir():

@@ -5,6 +5,7 @@ decoder that it finds; its fast path and others lose characters that `TextStream
 """
 
 import io
+import math
 import os
 import random
 import re
@@ -101,10 +102,15 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokeniz
     return _convert(model.getvalue(), "the trained model")
 
 
-def from_sentencepiece(path: str | os.PathLike[str]) -> "PreTrainedTokenizerFast":
-    """Read a `.model` file that round-trips every text; add the special tokens that it lacks."""
+def from_sentencepiece(
+    path: str | os.PathLike[str], vocab_size: int | None = None
+) -> "PreTrainedTokenizerFast":
+    """Read a `.model` file that round-trips every text.
+
+    The special tokens that it lacks are added, as far as they fit into `vocab_size`.
+    """
     try:
-        return _convert(Path(path).read_bytes(), str(path))
+        return _convert(Path(path).read_bytes(), str(path), vocab_size)
     except InputError:
         raise
     except OSError as error:
@@ -113,7 +119,9 @@ def from_sentencepiece(path: str | os.PathLike[str]) -> "PreTrainedTokenizerFast
         raise InputError(f"{path}: damaged: {one_line(error)}; give another .model file") from None
 
 
-def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
+def _convert(
+    serialized: bytes, name: str, vocab_size: int | None = None
+) -> "PreTrainedTokenizerFast":
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)
@@ -139,11 +147,14 @@ def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
     tokenizer = Tokenizer(model)
     added = [piece for piece, p in typed if p.type == p.USER_DEFINED]
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in added])
-    special = {}
+    special, room = {}, math.inf if vocab_size is None else vocab_size - len(pieces)
     for end, default in (("bos", BOS), ("eos", EOS), ("pad", PAD)):
         index = getattr(trainer, f"{end}_id")
-        special[f"{end}_token"] = pieces[index] if index >= 0 else default
-    return _wrap(tokenizer, unk_token=trainer.unk_piece, **special)
+        if index >= 0 or room > 0:
+            special[f"{end}_token"] = pieces[index] if index >= 0 else default
+            room -= index < 0
+    turns = [TURN_START, TURN_END] if room >= 2 else []
+    return _wrap(tokenizer, turns, unk_token=trainer.unk_piece, **special)
 
 
 def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[tuple[str, str]]:
@@ -163,10 +174,11 @@ def byte_tokenizer() -> "PreTrainedTokenizerFast":
     vocabulary = [chr(i) if i < 128 else f"<0x{i:02X}>" for i in range(256)] + [UNK]
     ids = {token: i for i, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(BPE(ids, [], unk_token=UNK, byte_fallback=True))
-    return _wrap(tokenizer, unk_token=UNK, bos_token=BOS, eos_token=EOS, pad_token=PAD)
+    turns, ends = [TURN_START, TURN_END], {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD}
+    return _wrap(tokenizer, turns, unk_token=UNK, **ends)
 
 
-def _wrap(tokenizer: Tokenizer, **special: str) -> "PreTrainedTokenizerFast":
+def _wrap(tokenizer: Tokenizer, turns: list[str], **special: str) -> "PreTrainedTokenizerFast":
     # Exactly this sequence: mlx-lm compares it to choose its streaming detokenizer.
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -176,7 +188,7 @@ def _wrap(tokenizer: Tokenizer, **special: str) -> "PreTrainedTokenizerFast":
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         clean_up_tokenization_spaces=False,
-        extra_special_tokens=[TURN_START, TURN_END],
+        extra_special_tokens=turns,
         **special,
     )
 

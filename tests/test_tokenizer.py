@@ -102,6 +102,7 @@ def test_ids_are_sentencepieces_own(tmp_path):
     theirs = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
     for line in [*lines, "unseen Wörter, 1984!", "stateful gating loops"]:
         assert ids_of(ours, line) == theirs.encode(line)
+    assert len(from_sentencepiece(path, theirs.vocab_size())) == theirs.vocab_size()
 
 
 def test_training_is_deterministic_and_compresses():

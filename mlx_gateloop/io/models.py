@@ -249,6 +249,8 @@ def save(model: nn.Module, tokenizer: Any, path: str | os.PathLike[str]) -> None
 
 def _write(model: nn.Module, tokenizer: Any, directory: Path) -> None:
     weights = dict(tree_flatten(model.parameters()))
+    if any(".lora_" in name for name in weights):
+        raise InputError("the model has LoRA layers; fuse them before it is saved")
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     args = model.args
     config = asdict(args) | _quantized(model)

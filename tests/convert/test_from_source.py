@@ -98,6 +98,11 @@ def test_the_tokenizer_can_be_any(tmp_path, source, out):
     byte_tokenizer().save_pretrained(source.parent)
     assert run(source, out, "--force") == 0
     assert load(out)[1].eos_token == "</s>"
+    # a tokenizer.json alone does not name the end of text
+    (source.parent / "config.json").write_text('{"dim": 32, "eos_token_id": [258, 65]}')
+    (source.parent / "tokenizer_config.json").unlink()
+    assert run(source, out, "--force") == 0
+    assert load(out)[1].eos_token == "</s>"
 
 
 def test_a_model_of_256_bytes_has_a_tokenizer_too(tmp_path, out):

@@ -16,6 +16,7 @@ from helpers.reference import as_numpy, error, needs_native
 from helpers.tokenizers import add_token
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm import load as load_with_mlx_lm
+from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import dequantize_model
 
 from mlx_gateloop.io.models import OUR_CODE, load, load_any, load_model, load_weights, local, save
@@ -277,6 +278,13 @@ def test_a_damaged_directory_is_one_line(saved, kind):
 def test_a_model_that_draws_ids_it_cannot_read_is_none_of_text(tokenizer, tmp_path):
     save(tiny(tokenizer, num_outputs=len(tokenizer) + 1), tokenizer, tmp_path)
     assert refusal(load, tmp_path).endswith("cannot read; not a language model")
+
+
+def test_a_model_with_adapters_is_not_saved(tokenizer, tmp_path):
+    model = tiny(tokenizer)
+    linear_to_lora_layers(model, 1, {"rank": 2, "scale": 1.0, "dropout": 0.0})
+    assert "fuse them" in refusal(save, model, tokenizer, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 def test_a_model_of_something_else_than_text(tmp_path, tokenizer):
