@@ -199,11 +199,19 @@ def check_draft(model: nn.Module, tokenizer: Any, draft: nn.Module, its_tokenize
 
 def check_can_go_back(flag: str, model: nn.Module) -> None:
     """Reject a model whose caches cannot go back over tokens that are not in the text."""
-    from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
+    from mlx_lm.models.cache import make_prompt_cache
 
-    if not can_trim_prompt_cache(make_prompt_cache(model)):
+    if not can_go_back(make_prompt_cache(model)):
         kind = getattr(model, "model_type", type(model).__name__)
         raise InputError(f"{flag}: a state of {kind} cannot be rewound; generate without drafts")
+
+
+def can_go_back(caches: list[Any]) -> bool:
+    """Return True if caches can drop tokens at any length; a sliding window loses older ones."""
+    from mlx_lm.models.cache import can_trim_prompt_cache
+
+    slides = any(getattr(cache, "max_size", None) for cache in caches)
+    return can_trim_prompt_cache(caches) and not slides
 
 
 def check_max_tokens(max_tokens: int) -> None:

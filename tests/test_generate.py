@@ -10,11 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx.utils import tree_map
 from mlx_lm import stream_generate
+from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 import mlx_gateloop as gl
 from mlx_gateloop import generate
 from mlx_gateloop.data import pack
-from mlx_gateloop.generate import Sampling, Speed, check_draft, prompt_ids, stream, until
+from mlx_gateloop.generate import (
+    Sampling,
+    Speed,
+    can_go_back,
+    check_draft,
+    prompt_ids,
+    stream,
+    until,
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +61,11 @@ def test_a_draft_changes_no_greedy_text(model_and_tokenizer, share):
 def test_a_draft_of_other_tokens_is_refused(model_and_tokenizer):
     line = refusal(check_draft, *model_and_tokenizer, *gl.load("demo"))
     assert line.startswith("--draft-model: has not the tokens of --model")
+
+
+def test_a_sliding_window_cannot_go_back():
+    caches = [[KVCache()], [KVCache(), RotatingKVCache(8)]]
+    assert [can_go_back(each) for each in caches] == [True, False]
 
 
 def test_a_seed_makes_the_same_text(model_and_tokenizer):

@@ -10,8 +10,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import mlx.core as mx
-from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
+from mlx_lm.models.cache import trim_prompt_cache
 
+from mlx_gateloop.generate import can_go_back
 from mlx_gateloop.watch import Recording
 from mlx_gateloop.watch.editing import Editing
 from mlx_gateloop.watch.hooks import Call
@@ -88,7 +89,7 @@ class Reader:
     @property
     def can_trim(self) -> bool:
         """True if `trim` may be used."""
-        return bool(can_trim_prompt_cache(self.caches.all))
+        return can_go_back(self.caches.all)
 
     def trim(self, tokens: int) -> None:
         """Undo the last tokens of the last forward pass."""

@@ -16,7 +16,7 @@ MAX_SAMPLES = 1024
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_generation(command)
-    text = "a smaller model with the same tokenizer that proposes tokens; the text stays the same"
+    text = "a smaller model of this tokenizer proposes tokens; the same text at temperature 0"
     command.add_argument("--draft-model", metavar="MODEL", help=text)
     text = "propose the tokens that followed the same tokens before; the text stays the same"
     command.add_argument("--lookup", action="store_true", help=text)
@@ -60,6 +60,8 @@ def _generate(arguments: argparse.Namespace) -> None:
     model, tokenizer = load(arguments.model)
     draft = None
     if arguments.draft_model is not None:
+        if arguments.repetition_penalty != 1:
+            raise InputError("--repetition-penalty: not with --draft-model; leave one out")
         draft, its_tokenizer = load(arguments.draft_model)
         check_draft(model, tokenizer, draft, its_tokenizer)
     state = None if arguments.state is None else read_state(arguments.state, model, tokenizer)
