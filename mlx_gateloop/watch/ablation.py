@@ -79,7 +79,7 @@ def depending(
     if len(ids) > 1 and ids[1:].max() >= (outputs := _outputs(model)):
         raise InputError(f"tokens: the model predicts ids below {outputs}, got {ids[1:].max()}")
     losses = np.zeros((len(groups), len(ids) - 1), np.float32)
-    with _evaluating(model):
+    with evaluating(model):
         for _ in _add_losses(losses, model, ids, groups, since):
             yield losses[:, since:]
     yield losses[:, since:]
@@ -111,7 +111,7 @@ def without(model: nn.Module, tokens: Tokens, left_out: Positions) -> list[Cache
     ids = checked_tokens(model, tokens)
     rest = np.delete(ids, checked_positions("left_out", left_out, len(ids)))
     cache: list[Cache] = model.make_cache()
-    with _evaluating(model):
+    with evaluating(model):
         for _ in _chunks(model, rest[None], cache, skipped=len(rest)):
             pass
     return cache
@@ -222,7 +222,7 @@ def _repeated(model: nn.Module, cache: list[Cache], rows: int) -> list[Cache]:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     was_training = model.training
     model.eval()
     try:

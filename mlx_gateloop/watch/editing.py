@@ -18,6 +18,7 @@ from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops import gate_loop
 from mlx_gateloop.ops.pointwise import cross_entropy
+from mlx_gateloop.watch.ablation import evaluating
 from mlx_gateloop.watch.checks import Tokens, checked_tokens
 from mlx_gateloop.watch.instrument import Instrumented
 from mlx_gateloop.watch.recurrences import EDITABLE, EditedRecurrence
@@ -105,6 +106,8 @@ class Editing:
         for name, each in self.edits:
             _check(f"{name}.layer", [each.layer], len(self._replace))
             _check(f"{name}.tokens", each.tokens or [], None)
+            if instrumented and each.keep is not None and not 0 <= each.keep <= 1:
+                raise InputError(f"{name}.keep: expected 0 to 1 for this model, got {each.keep:g}")
             if instrumented and (inside := instrumented.recurrences[each.layer] - EDITABLE.keys()):
                 raise InputError(
                     f"edits: layer {each.layer} computes its decays inside {inside.pop()}, so they "
@@ -162,11 +165,13 @@ def channel_losses(
     ids = checked_tokens(model, tokens)
     _check("since", [since], len(ids) - 1)
     read, following = mx.array(ids[None, :-1]), mx.array(ids[None, 1 + since :])
-    whole = cross_entropy(model(read)[:, since:], following)
+    with evaluating(model):
+        whole = cross_entropy(model(read)[:, since:], following)
     width, losses = layers[layer].args.width, np.zeros((0, following.shape[1]), np.float32)
     for first in range(0, width, ROWS):
         empty = np.arange(first, min(first + ROWS, width))
-        with _replaced(layers[layer], _emptied(mx.arange(width) != mx.array(empty)[:, None])):
+        emptied = _emptied(mx.arange(width) != mx.array(empty)[:, None])
+        with evaluating(model), _replaced(layers[layer], emptied):
             logits = model(mx.repeat(read, len(empty), 0))[:, since:]
         lost = cross_entropy(logits, mx.repeat(following, len(empty), 0)) - whole
         losses = np.concatenate([losses, np.array(lost)])

@@ -44,8 +44,11 @@ class Report:
         first = mx.where(live, first, IDENTITY[self.transition.form])
         second = None if second is None else mx.where(live, second, 0.0)
         transition = replace(self.transition, first=first, second=second)
-        gain = mx.where(mask[..., None], self.reads.get("gain", mx.ones(first.shape[:3])), 0.0)
-        return replace(self, transition=transition, reads=self.reads | {"gain": gain})
+        reads = self.reads  # of the same names with and without a mask
+        if "key" in reads:
+            live = mask.reshape(*mask.shape, *[1] * (reads["key"].ndim - 2))
+            reads = reads | {"key": mx.where(live, reads["key"], 0.0)}
+        return replace(self, transition=transition, reads=reads)
 
 
 def _positive(a: mx.array) -> Transition:

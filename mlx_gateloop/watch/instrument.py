@@ -109,7 +109,7 @@ class Instrumented:
         def call(model: nn.Module, *args: Any, **options: Any) -> Any:
             if self.recorder is None:
                 return model_call(model, *args, **options)
-            with self.recorder.forward_pass(*args[:1]):
+            with self.recorder.forward_pass(*[*args, *options.values()][:1]):
                 return model_call(model, *args, **options)
 
         return call

@@ -6,6 +6,7 @@ import numpy as np
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import Model
+from mlx_gateloop.watch.ablation import evaluating
 from mlx_gateloop.watch.checks import Tokens, checked_tokens
 
 
@@ -39,10 +40,11 @@ def lens(model: nn.Module, tokens: Tokens, top: int | None = None, *, since: int
     head = embedding.as_linear if model.args.tie_word_embeddings else model.lm_head
     x = embedding(mx.array(checked_tokens(model, tokens)[None]))
     found = []
-    for block in [*model.layers, None]:
-        logits = head(model.model.norm(x[:, since:]))[0].astype(mx.float32)
-        if top is not None:
-            logits = mx.argsort(-logits, -1)[:, :top].astype(mx.int64)
-        found.append(np.array(logits))
-        x = x if block is None else block(x, None, None)
+    with evaluating(model):
+        for block in [*model.layers, None]:
+            logits = head(model.model.norm(x[:, since:]))[0].astype(mx.float32)
+            if top is not None:
+                logits = mx.argsort(-logits, -1)[:, :top].astype(mx.int64)
+            found.append(np.array(logits))
+            x = x if block is None else block(x, None, None)
     return np.stack(found)

@@ -105,10 +105,12 @@ def _check(model: Any) -> None:
 def _tokenizer(directory: Path) -> dict[str, Any]:
     tree = read_json(directory / "tokenizer.json")
     model = tree["model"]
-    if model.get("type") != "BPE" or not model.get("byte_fallback") or tree["normalizer"]:
+    adds = (tree["post_processor"] or {}).get("special_tokens")
+    changes = tree["normalizer"] or tree["pre_tokenizer"] or adds
+    if model.get("type") != "BPE" or not model.get("byte_fallback") or changes:
         raise InputError(
             f"{directory / 'tokenizer.json'}: a page reads byte pair encodings with byte_fallback "
-            "and without a normalizer, as `gateloop train` makes them"
+            "and nothing before or after, as `gateloop train` makes them"
         )
     pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
     special = {token["content"]: token["id"] for token in tree["added_tokens"]}
@@ -130,7 +132,8 @@ def coded_weights(directory: Path) -> str:
     from mlx_lm.utils import dequantize_model, load_model
 
     model, _ = load_model(directory, model_config=OUR_CODE)
-    if any(getattr(module, "bits", BITS) != BITS for module in model.modules()):
+    stored = {(getattr(m, "bits", BITS), getattr(m, "mode", "affine")) for m in model.modules()}
+    if stored != {(BITS, "affine")}:
         model = dequantize_model(model)
     nn.quantize(model, GROUP, BITS, class_predicate=_has_groups)
     weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))

@@ -170,7 +170,7 @@ class EditedRecurrence:
             outputs.append(y)
             for each, at in (edits[i] for i in here):
                 if each.value is not None:
-                    value = _of_state(each.value, at, state) if hook is OPERATOR else each.value
+                    value = _of_state(each, at, state) if hook is OPERATOR else each.value
                     state = mx.where(editable.held(at), value, state)
         return mx.concatenate(outputs, hook.axis), state
 
@@ -185,11 +185,12 @@ def _chosen(name: str, each: Any, shape: tuple[int, ...]) -> mx.array:
     return chosen.reshape(shape)
 
 
-def _of_state(value: Any, at: mx.array, state: mx.array) -> mx.array:
-    """Give a value for the chosen of our channels the shape of the state."""
+def _of_state(edit: Any, at: mx.array, state: mx.array) -> mx.array:
+    """Give an edit's value for some of our channels, in their order, the shape of the state."""
     # [1, P, H, K, V] -> [P, H K, V]; without heads [1, P, D] -> [P, D]
     flat = state.reshape(state.shape[1], at.size, *state.shape[4:])
-    flat[:, mx.array(np.flatnonzero(at))] = mx.array(value)
+    channels = np.arange(at.size) if edit.channels is None else list(edit.channels)
+    flat[:, mx.array(channels)] = mx.array(edit.value)
     return flat.reshape(state.shape)
 
 

@@ -79,7 +79,8 @@ def test_a_state_of_another_run_takes_its_place(name):
     model(other, cache)
     states = [entry[0] for entry in cache]
     flat = [h.reshape(h.shape[1], model.args.width, *h.shape[4:]) for h in states]
-    edits = [Edit(layer, tokens=[4], value=h) for layer, h in enumerate(flat)]
+    back = [*range(model.args.width)][::-1]
+    edits = [Edit(0, tokens=[4], value=flat[0]), Edit(1, back, [4], value=flat[1][:, back])]
     with gl.watch.edit(model, *edits):
         close(model(text)[:, 5:], expected)
 
@@ -118,6 +119,7 @@ def test_channels_is_an_edit_for_each(name):
         ("mamba2", [Edit(2)], "edits[0].layer: expected 0 to 1, got 2"),
         ("mamba2", [Edit(0, [4])], "edits[0].channels: expected 0 to 3, got 4"),
         ("mamba2", [Edit(0, tokens=[4])], "edits[0].tokens: expected 0 to 3, got 4"),
+        ("mamba2", [Edit(0, keep=1.5)], "edits[0].keep: expected 0 to 1 for this model, got 1.5"),
     ],
 )
 def test_what_cannot_be_edited_is_one_line(name, edits, message):

@@ -101,6 +101,12 @@ def test_left_padding_neither_decays_nor_writes(made):
     assert (trace.magnitude(0)[3:] < 1).all()
     assert (trace.phase(0)[:3] == 0).all()
     assert (trace.remembered(0, 8)[1][:3] == 0).all()
+    with gl.watch.recording(model) as recorder:  # a cache may have padding only now and then
+        model(mx.array([PROMPT]))
+        model(mx.array([PROMPT]), left_padded(model, 3))
+        model(mx.array([PROMPT]))
+    assert recorder.trace.tokens == len(recorder.tokens) == 3 * len(PROMPT)
+    assert (recorder.trace.retention(3 * len(PROMPT) - 1)[len(PROMPT) :][:3] == 0).all()
 
 
 def transitions(made, tokens):
@@ -148,6 +154,9 @@ def test_the_recording_of_our_model_is_its_transitions(options):
             assert full[m] == pytest.approx((q[9] * left * k[m]).real.sum(), rel=1e-3, abs=1e-5)
     at_once = gl.watch.trace_of(model, np.array(tokens))
     assert at_once.magnitude(1) == pytest.approx(trace.magnitude(1), abs=1e-5)
+    with gl.watch.recording(model) as recorder:
+        model(tokens=mx.array([tokens]))
+    assert [*recorder.tokens] == tokens
 
 
 @pytest.mark.parametrize("extreme", [-200.0, -20.0, 20.0, 60.0])
