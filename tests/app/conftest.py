@@ -4,14 +4,23 @@ import time
 
 import pytest
 from helpers.models import save_tiny_model
-from helpers.unread import unread  # noqa: F401
 from mlx_gateloop.app.generation.engine import Engine
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.run import Limits
 
+from benchmarks.embedded_models import library
 from mlx_gateloop.generate import Sampling
 
 PATIENCE = 120  # seconds; a busy machine may need many of them
+
+
+@pytest.fixture(scope="session")
+def unread():
+    """The files of Python's library that the embedded model `code` has not read."""
+    try:
+        return library.unread(library.MODELS / "code")
+    except SystemExit as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

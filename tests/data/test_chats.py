@@ -4,17 +4,13 @@ import json
 
 import pytest
 from helpers.errors import refusal
-from helpers.models import chat_tokenizer
+from helpers.models import chat_tokenizer, says
 
 from mlx_gateloop.data import pack
 from mlx_gateloop.data.documents import Conversation
 
 TOOLS = [{"type": "function", "function": {"name": "clock"}}]
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "clock"}}]}
-
-
-def says(role, content):
-    return {"role": role, "content": content}
 
 
 def asked(documents, template=None):
@@ -26,17 +22,13 @@ def asked(documents, template=None):
 
 
 def test_every_turn_of_the_assistant_counts_and_nothing_else():
-    chat = [says("system", "Be"), says("user", "1?"), says("assistant", "one")]
-    chat += [says("user", "2?"), says("assistant", "two é")]
-    answers, _ = asked([chat, chat[:3]])
-    assert answers == "one<|im_end|>\ntwo é<|im_end|>\none<|im_end|>\n"
-
-
-def test_tools_are_listed_and_calls_are_answers():
-    chat = [says("user", "time?"), CALL, says("tool", "12"), says("assistant", "noon")]
-    answers, text = asked([Conversation(chat, TOOLS)])
-    assert text.startswith(f"<|im_start|>tools\n{json.dumps(TOOLS)}<|im_end|>\n<|im_start|>user")
-    assert answers == f"{json.dumps(CALL['tool_calls'])}<|im_end|>\nnoon<|im_end|>\n"
+    """Calls are answers; tools are listed."""
+    chat = [says("system", "Be"), says("user", "time?"), CALL, says("tool", "12")]
+    chat += [says("assistant", "noon é")]
+    answers, text = asked([Conversation(chat, TOOLS), [*chat[:2], says("assistant", "one")]])
+    assert text.startswith(f"<|im_start|>tools\n{json.dumps(TOOLS)}<|im_end|>\n<|im_start|>system")
+    call = json.dumps(CALL["tool_calls"])
+    assert answers == f"{call}<|im_end|>\nnoon é<|im_end|>\none<|im_end|>\n"
 
 
 FORGETFUL = (

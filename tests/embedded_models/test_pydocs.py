@@ -27,9 +27,3 @@ def test_the_library_and_its_groups(monkeypatch):
     (group,) = (group for group in groups if entries["textwrap.dedent"].chat in group)
     assert entries["textwrap.dedent"].text in group[0]
     assert sum(isinstance(document, list) for group in groups for document in group) == len(entries)
-
-
-def test_a_question_and_its_answer():
-    question, answer = pydocs.Entry("os.path.join", "(a, *p)", "Join two\npaths.\n\nMore.").chat
-    assert question == {"role": "user", "content": "What does `os.path.join` do?"}
-    assert answer == {"role": "assistant", "content": "`os.path.join(a, *p)`: Join two paths."}

@@ -85,13 +85,6 @@ def test_wrong_arguments(arguments, words):
         RUNNING_SUM.changed_by(**arguments).make_task()
 
 
-def test_a_saved_experiment_is_read_again(tmp_path):
-    bar = RUNNING_SUM.changed_by({"epochs": 2}, models=["fixed"])
-    bar.save(tmp_path / "experiment.json")
-    assert Experiment.load(tmp_path / "experiment.json") == bar
-    assert "No such file" in refusal(Experiment.load, tmp_path / "missing.json")
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -67,10 +67,10 @@ def test_the_order_of_the_models_is_always_the_same(tmp_path, plotted):
 
 def test_a_text_over_bytes_and_time(tmp_path, plotted):
     curves = {"lru": [[(2, 3.0), (4, 2.0)]]}
-    tree = tree_of("text", ["lru"], curves, tokens_per_step=500_000)  # 0.5 s a step
+    tree = tree_of("text", ["lru"], curves, tokens_per_step=1_500_000)  # 0.5 s a step
     assert "bits.png" in report.draw_records(tmp_path, tree)
     read, time = (points.tolist() for points in plotted["LRU"][-2:])
-    assert (read, time) == ([[1, 2], [3, 2]], [[1, 2], [3, 2]])
+    assert (read, time) == ([[3, 6], [3, 2]], [[1, 2], [3, 2]])
 
 
 def test_runs_without_a_common_validation_have_no_line(tmp_path, plotted):

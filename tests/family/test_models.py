@@ -9,7 +9,9 @@ from helpers.family import (
     LENGTHS,
     close,
     family_model,
+    family_weights,
     golden,
+    old_names,
     random_tokens,
     standalone_copy,
 )
@@ -82,15 +84,8 @@ def test_gradients_are_those_of_the_equations_in_float64(name):
 
 @pytest.mark.parametrize("name", ["gla", "hgrn"])
 def test_old_checkpoints_load_with_their_names(name):
-    model = family_model(name)
-    old = {}
-    for key, weight in tree_flatten(model.parameters()):
-        old[key.replace("g_norm", "g_norm_swish_gate")] = weight
-    for layer in range(2):
-        path = f"model.layers.{layer}.mlp"
-        gate, up = (old.pop(f"{path}.{side}_proj.weight") for side in ("gate", "up"))
-        old[f"{path}.gate_proj.weight"] = mx.concatenate([gate, up])
-    again = family_model(name, num_hidden_layers=2)
+    old = old_names(family_weights(family_model(name)))
+    again = family_model(name)
     again.load_weights(list(again.sanitize(old).items()))
     close(again(mx.array(random_tokens(9))), golden(name)[9])
 

@@ -77,6 +77,16 @@ def family_weights(model):
     }
 
 
+def old_names(weights):
+    """As versions before February 2025 had them."""
+    old = {name.replace("g_norm", "g_norm_swish_gate"): w for name, w in weights.items()}
+    for layer in range(2):
+        path = f"model.layers.{layer}.mlp"
+        gate, up = (old.pop(f"{path}.{side}_proj.weight") for side in ("gate", "up"))
+        old[f"{path}.gate_proj.weight"] = mx.concatenate([gate, up])
+    return old
+
+
 def close(got, want, tolerance=1e-5):
     """Assert that arrays agree, relative to the largest value."""
     assert error(got, as_numpy(want) if isinstance(want, mx.array) else want) <= tolerance

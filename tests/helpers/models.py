@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_flatten
 
 from mlx_gateloop import Model, ModelArgs, save
 from mlx_gateloop.model.arguments import LayerArgs
@@ -67,6 +68,14 @@ def chat_tokenizer():
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+def says(role, content):
+    return {"role": role, "content": content}
+
+
+def parameters(module):
+    return tree_flatten(module.parameters(), destination={})
 
 
 def never_end(model, tokenizer):

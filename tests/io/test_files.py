@@ -7,13 +7,10 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from helpers.experiments import names
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import NO_LOCKS, locked, replacing, staged
-
-
-def names(folder):
-    return {path.name for path in folder.iterdir()}
 
 
 def fail(path, error):

@@ -6,14 +6,10 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from helpers.models import close, tiny_model, tokens
+from helpers.models import close, parameters, tiny_model, tokens
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 
 from mlx_gateloop.model.lm import PRESETS, Model, is_state_transition
-
-
-def parameters(model):
-    return tree_flatten(model.parameters(), destination={})
 
 
 # Parameter counts: the paper's "125M" is, by our conjecture, the second reading.
@@ -29,28 +25,6 @@ def parameters(model):
 def test_parameter_counts(preset, count):
     model = Model(PRESETS[preset])  # lazy: nothing of it is ever computed
     assert sum(w.size for w in parameters(model).values()) == count
-
-
-def test_state_transition_paths():
-    paths = {n for n in parameters(tiny_model()) if is_state_transition(n)}
-    assert len(paths) == 2 * 2 * 2
-    assert all("gamma_proj" in n or "theta_proj" in n for n in paths)
-    constant = {n for n in parameters(tiny_model(transition="lru")) if is_state_transition(n)}
-    assert {n.rsplit(".", 1)[1] for n in constant} == {"nu", "theta", "log_scale"}
-    assert is_state_transition("model.layers.0.time_mixing.gamma")
-    assert not is_state_transition("model.layers.0.time_mixing.q_proj.weight")
-
-
-def test_the_ends_of_the_model_are_as_asked_for():
-    names = set(parameters(tiny_model(norm="rms", head_bias=False)))
-    assert {"model.norm.weight", "lm_head.weight"} <= names
-    assert {"model.norm.bias", "lm_head.bias"}.isdisjoint(names)
-    assert "model.norm.weight" not in parameters(tiny_model(final_norm=False))
-    model = tiny_model(final_norm=False)
-    x = model.model.embed_tokens(tokens(5))
-    for layer in model.layers:
-        x = layer(x)
-    assert mx.array_equal(model(tokens(5)), model.lm_head(x))
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(mx.float16, 0.02), (mx.bfloat16, 0.15)])

@@ -1,6 +1,5 @@
 """A cache that went back is one that has not read the last tokens."""
 
-import copy
 from itertools import accumulate
 
 import mlx.core as mx
@@ -8,7 +7,7 @@ import pytest
 from helpers.models import VARIANTS, close, padded, tiny_model, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache, trim_prompt_cache
+from mlx_lm.models.cache import trim_prompt_cache
 
 from mlx_gateloop.model.cache import MAX_BYTES, MIN_CALLS, CannotTrim
 
@@ -92,22 +91,3 @@ def test_a_state_that_someone_set_is_the_beginning():
     cache[1].filter(mx.array([0]))
     with pytest.raises(CannotTrim):
         cache[1].trim(1)
-
-
-def test_a_copy_goes_back_alone():
-    model = tiny_model()
-    cache = model.make_cache()
-    model(tokens(6), cache)
-    other = copy.deepcopy(cache)
-    trim_prompt_cache(other, 2)
-    close(model(tokens(8)[:, 4:], other), model(tokens(8))[:, 4:])
-    close(model(tokens(8)[:, 6:], cache), model(tokens(8))[:, 6:])
-
-
-def test_mlx_lm_reads_a_saved_prompt(tmp_path):
-    model, file = tiny_model(), str(tmp_path / "prompt.safetensors")
-    cache = model.make_cache()
-    model(tokens(6), cache)
-    save_prompt_cache(file, cache)
-    read = load_prompt_cache(file)
-    close(model(tokens(8)[:, 6:], read), model(tokens(8))[:, 6:])

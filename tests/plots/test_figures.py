@@ -66,12 +66,6 @@ def test_learning_is_the_mean_over_the_steps_that_all_runs_have(tmp_path, plotte
     assert [path.name for path in tmp_path.iterdir()] == ["c.png"]
 
 
-def test_compression_over_bytes_and_over_time(tmp_path, plotted):
-    runs = [[(1, 3.5), (4, 2.5)], [(1, 2.5), (4, 1.5)]]
-    figures.compression({ONE: runs}, 500_000, {ONE: 1.5}, tmp_path / "c.png")
-    np.testing.assert_allclose(plotted["one"], [[[0.5, 2.0], [3, 2]], [[1.5, 6.0], [3, 2]]])
-
-
 def watched(name):
     """A block's calls of a method of matplotlib's axes, which draws all the same."""
     return mock.patch.object(Axes, name, autospec=True, side_effect=getattr(Axes, name))

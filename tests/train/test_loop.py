@@ -167,15 +167,6 @@ def test_float16_skips_overflows_and_resumes_exactly(tmp_path, run, out, monkeyp
     assert_same_run(tmp_path / "straight", out)
 
 
-def test_ctrl_c_in_the_last_step_leaves_a_finished_run(run, monkeypatch):
-    with monkeypatch.context() as patch:
-        press_ctrl_c(patch, Batches, 4)
-        result = run(steps=4)
-    assert (result.steps, result.stop_requested) == (4, True)
-    again = run(steps=4, resume=True)
-    assert (again.steps, again.stop_requested) == (4, False)
-
-
 def test_interrupted_before_any_validation_leaves_a_trained_model(run, out, monkeypatch, capsys):
     monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: 1 / 0)
     press_ctrl_c(monkeypatch, Batches, 1)

@@ -45,17 +45,6 @@ def assert_close(one, other, atol):
         np.testing.assert_allclose(leaf, other[key], rtol=0, atol=atol, err_msg=key)
 
 
-def test_a_negative_target_is_not_learned():
-    """Two sequences cut to what is asked make the step of whole ones where the rest is not."""
-    (*cut_state, cut), (*masked_state, masked) = trainer(), trainer()
-    inputs, targets = BATCHES[0]
-    masked_targets = targets.copy()
-    masked_targets[:, 3:] = -1
-    loss, norm = cut([(inputs[:, :3], targets[:, :3])])
-    assert masked([(inputs, masked_targets)]) == pytest.approx((loss, norm), rel=1e-5)
-    assert_close(leaves(*masked_state), leaves(*cut_state), atol=1e-5)
-
-
 def moments_by_weight(model, optimizer):
     joined = [
         {name: value["m"] for name, value in group.items() if isinstance(value, dict)}

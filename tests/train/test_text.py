@@ -6,18 +6,13 @@ import math
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.models import tiny_model
+from helpers.models import says, tiny_model
 from helpers.training import tiny_run
 
 from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer
 from mlx_gateloop.train.setup import Trainer, make_source
 from mlx_gateloop.train.text import _set_chat_template, first_prompt, half_lives, sample
-
-
-def says(role, content):
-    return {"role": role, "content": content}
-
 
 CHAT = [says("user", "Hi")]
 ANSWERED = [*CHAT, says("assistant", "Ho")]

@@ -8,6 +8,7 @@ import pytest
 from helpers.errors import refusal
 from helpers.models import GROWING, SIZES, VARIANTS, tiny_model, tokens
 from helpers.recurrent import recurrent_model
+from helpers.reference import error
 
 import mlx_gateloop as gl
 from mlx_gateloop.watch import ablation
@@ -37,10 +38,6 @@ def masked(model, text, left_out):
     return log_probabilities(logits[:, :-1], text[1:])
 
 
-def relative(actual, expected):
-    return np.abs(actual - expected).max() / np.abs(expected).max()
-
-
 @pytest.mark.parametrize("name", sorted(VARIANTS.keys() - {"convolution"}))
 def test_depends_is_a_masked_run_for_each_token(name):
     model, text = tiny_model(**VARIANTS[name]), ids()
@@ -48,7 +45,7 @@ def test_depends_is_a_masked_run_for_each_token(name):
     assert losses.dtype == np.float32
     assert losses.shape == (LENGTH, LENGTH - 1)
     expected = masked(model, text, []) - [masked(model, text, [m]) for m in range(LENGTH)]
-    assert relative(losses, expected) <= 1e-5
+    assert error(losses, expected) <= 1e-5
     assert (losses[np.tri(LENGTH, LENGTH - 1, -1, bool)] == 0).all()
 
 
@@ -67,7 +64,7 @@ def test_depends_of_other_models_is_reading_the_others(name):
     for m in range(LENGTH - 1):
         expected[m, m + 1 :] = whole[m + 1 :] - read(np.delete(np.arange(LENGTH), m))[m:]
         expected[m, m] = whole[m] - read(np.array([m, m + 1]))[0]
-    assert relative(losses, expected) <= (1e-5 if is_ours else 1e-4)  # whose losses are small
+    assert error(losses, expected) <= (1e-5 if is_ours else 1e-4)  # whose losses are small
 
 
 @pytest.mark.parametrize("name", ["paper", "heads", "lucidrains"])
@@ -76,7 +73,7 @@ def test_tokens_of_a_word_are_left_out_together(name):
     groups = [[3, 4, 5], [0], [18, 9], [19], [8, 20], [20]]
     losses = gl.watch.depends(model, text, groups)
     expected = masked(model, text, []) - [masked(model, text, group) for group in groups]
-    assert relative(losses, expected) <= 1e-5
+    assert error(losses, expected) <= 1e-5
     assert (losses[-1] == 0).all()  # nothing comes after it
 
 
@@ -87,7 +84,7 @@ def test_without_is_the_state_after_the_other_tokens(name):
     cache = gl.watch.without(model, text[:-1], left_out)
     logs = np.array(model(mx.array(text[None, -1:]), cache))[0, 0]
     rest = np.delete(text, left_out)
-    assert relative(logs, np.array(model(mx.array(rest[None])))[0, -1]) <= 1e-5
+    assert error(logs, np.array(model(mx.array(rest[None])))[0, -1]) <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["falcon_h1", "recurrent_gemma", "jamba", "rotary"])

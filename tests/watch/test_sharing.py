@@ -87,9 +87,12 @@ def test_what_is_not_recorded_is_unknown():
 
 def test_hostile_texts_stay_texts():
     trace = recorded(tiny_model(), len(HOSTILE))
-    page = gl.watch.share(trace, HOSTILE, title="</title><script>alert(1)</script>\ud800")
+    title = "</title><script>alert(1)</script>\ud800a\u202eb\x1b\n"
+    page = gl.watch.share(trace, HOSTILE, title=title)
     data = data_of(page)
     assert page.isascii()
+    assert "a\\u202eb\\u001b\\u000a</title>" in page  # it cannot turn its direction
+    assert "omitted" not in page.partition("<script")[0]
     assert data["texts"] == HOSTILE
     assert page.count("<script") == page.count("</script>") == 2
     assert "alert(1)</script>" not in page
@@ -182,14 +185,6 @@ def test_an_answer_without_words_is_compared_with_the_last_answer_alone():
     page = gl.watch.share(recorded(tiny_model(), 6), texts, kinds, forgotten=[other])
     (forgotten,) = data_of(page)["forgotten"]
     assert (forgotten["gone"], forgotten["added"]) == ([0], [1])
-
-
-def test_a_title_cannot_turn_its_direction_and_what_is_left_out_is_said():
-    trace = recorded(tiny_model(), 6)
-    page = gl.watch.share(trace, ["x"] * 6, title="a\u202eb\x1b\n", start=2)
-    assert "<title>a\\u202eb\\u001b\\u000a</title>" in page
-    assert "The 2 tokens before these are omitted." in page
-    assert "left out" not in gl.watch.share(trace, ["x"] * 6).partition("<script")[0]
 
 
 ANSWER = st.lists(st.sampled_from("abc"), max_size=8)

@@ -11,6 +11,7 @@ from helpers.family import (
     COMMON,
     CONFIGS,
     family_model,
+    old_names,
     random_tokens,
     random_weight,
     write_checkpoint,
@@ -58,20 +59,10 @@ def test_a_converted_model_is_the_source(name, tmp_path, capsys):
     assert f"A {CONFIGS[name]['model_type']} language model" in card
 
 
-def old_names(weights):
-    """As versions before February 2025 had them."""
-    old = {name.replace("g_norm", "g_norm_swish_gate"): w for name, w in weights.items()}
-    for layer in range(2):
-        path = f"model.layers.{layer}.mlp"
-        gate, up = (old.pop(f"{path}.{side}_proj.weight") for side in ("gate", "up"))
-        old[f"{path}.gate_proj.weight"] = np.concatenate([gate, up])
-    return old
-
-
 def test_old_checkpoints_in_shards_of_bfloat16(tmp_path):
     source = write_checkpoint(tmp_path / "source", "gla", vocab_size=VOCABULARY)
     stored = mx.load(str(source / "model.safetensors"))
-    weights = old_names({name: np.array(array) for name, array in stored.items()})
+    weights = {name: np.array(array) for name, array in old_names(stored).items()}
     (source / "model.safetensors").unlink()
     index = {}
     for shard in range(3):
@@ -127,11 +118,15 @@ def change(source, **options):
         ({"hidden_size": 64}, ": its shape ("),
         ({"intermediate_size": 64}, "_proj.weight: its shape (48, 32) does not make model."),
         ({"expand_k": 1.0}, "q_proj.weight: its shape (16, 32) does not make"),
+        (None, "fla: config.json: expected beside the weights, found none"),
     ],
 )
 def test_bad_input_is_one_line(options, message, tmp_path, capsys):
     source = write_checkpoint(tmp_path / "source", "gla", vocab_size=VOCABULARY)
-    change(source, **options)
+    if options is None:
+        (source / "config.json").unlink()
+    else:
+        change(source, **options)
     output = refused(capsys, source, tmp_path / "out", "--tokenizer", "bytes")
     assert message in output
     assert not (tmp_path / "out").exists()
@@ -144,10 +139,3 @@ def test_what_the_transformer_has_and_llama_lacks(tmp_path):
         (key,) = options
         output = refusal(make_plan, find(str(tmp_path / "source")), None, {})
         assert f"config.json: {key} must be" in output
-
-
-def test_weights_without_their_config(tmp_path, capsys):
-    source = write_checkpoint(tmp_path / "source", "gla", vocab_size=VOCABULARY)
-    (source / "config.json").unlink()
-    output = refused(capsys, source, tmp_path / "out", "--tokenizer", "bytes")
-    assert "fla: config.json: expected beside the weights, found none" in output
