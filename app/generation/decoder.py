@@ -302,9 +302,10 @@ class Decoder:
         """Return True at the limit, or after a stop string; the run gets the reason."""
         run = self.run
         if self.request.stop and run.stats.tokens:
-            recent = "".join(piece.text for piece in run.pieces[-min(MAX_STOP, run.stats.tokens) :])
-            new = recent[-len(run.pieces[-1].text) - max(map(len, self.request.stop)) :]
-            if any(end in new for end in self.request.stop):
+            pieces = run.pieces[-min(MAX_STOP, len(self.answer)) :]  # not the prompt's
+            recent = "".join(piece.text for piece in pieces)
+            known = len(recent) - len(pieces[-1].text)
+            if any(end in recent[max(0, known + 1 - len(end)) :] for end in self.request.stop):
                 run.reason = "stop"
         if run.stats.tokens >= self.request.max_tokens:
             run.reason = run.reason or "limit"

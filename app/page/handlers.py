@@ -86,7 +86,7 @@ class Handlers:
             asked = [(model, with_system(system, history))]
             before = history[:-1] if history[-1]["role"] == "assistant" else history
             async for ((run, view),) in self._stream((session, "chat"), asked, values, earlier):
-                if kept is None:  # the engine has taken the question
+                if kept is None and run.pieces:  # the engine reads the question
                     kept = asyncio.ensure_future(self.keeper.keep(chat, session, model, system))
                 reply = [{"role": "assistant", "content": run.text}] if run.text else []
                 messages = [*before, *reply]

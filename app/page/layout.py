@@ -30,7 +30,8 @@ def build(handlers: Handlers) -> gr.Blocks:
         title="GateLoop", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)
     )
     with page:
-        session = gr.State(delete_callback=handlers.forget)  # an hour after its page has closed
+        # It is counted from when an event has set the state, not from its last use.
+        session = gr.State(time_to_live=7 * 24 * 3600, delete_callback=handlers.forget)
         session.value = new_session  # a value in the constructor would arrive after the page
         with gr.Row(elem_id="head"):
             if (folder := handlers.keeper.folder) is not None:

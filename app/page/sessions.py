@@ -59,7 +59,7 @@ class Sessions:
         chat = self.chat(session)
         chat.branches[chat.at] = shown = chat.shown()[0]
         if messages[: len(shown)] != shown:
-            if len(chat.branches) == MAX_BRANCHES:  # the oldest goes, but not the one just left
+            if len(chat.branches) >= MAX_BRANCHES:  # the oldest goes, but not the one just left
                 del chat.branches[0 if chat.at else 1]
             chat.branches.append(messages)
             chat.at = len(chat.branches) - 1

@@ -105,7 +105,7 @@ class SideList:
             session, model, system, messages = open()
         except InputError as error:
             return *[gr.skip()] * 8, note(str(error))
-        self._handlers.forget(old)
+        self._handlers.cancel(old)
         state = self._handlers.status(session, None)
         shown = messages, escape_history(messages), NO_VIEW, state
         return session, session, model, system, *shown, ""
@@ -123,9 +123,10 @@ class SideList:
         try:
             if not name:
                 raise InputError("This conversation is not saved yet.")
-            self._folder.delete(name)
             chat.deleted = True
+            self._folder.delete(name)
         except InputError as error:
+            chat.deleted = False
             return *[gr.skip()] * 7, note(str(error))
         emptied = await self._handlers.clear(session)
         found, title, _ = self._refresh("", session)

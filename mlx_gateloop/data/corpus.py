@@ -76,14 +76,15 @@ def split(documents: list[Document], fraction: float) -> Corpus:
         cut = int(len(document) * (1 - fraction))
         while 1 < cut < len(document) and _is_answer(document[cut]):
             cut -= 1
-        if cut == 1 and _is_answer(document[1]):
-            reason = "one question and its answer have no part for validation"
-            raise InputError(f"{reason}; give two conversations")
+        if not isinstance(document, str) and not any(map(_is_answer, document[1:cut])):
+            cut = len(document)  # one question and its answer stay together
         for part, piece in ((train, slice(cut)), (validation, slice(cut, None))):
             kept: Document = document[piece]
             if isinstance(document, Conversation) and not isinstance(kept, str):
                 kept = Conversation(kept, document.tools)
             part.append(kept)
+    if not any(validation):
+        raise InputError("the text has no part for validation; give more texts or conversations")
     return Corpus([part for part in train if part], [part for part in validation if part])
 
 

@@ -50,13 +50,15 @@ def texts(documents: Iterable[Document]) -> Iterator[str]:
         if isinstance(document, str):
             yield document
         else:
-            yield "".join(f"{turn['role']}\n{content(turn)}\n" for turn in document)
+            tools = getattr(document, "tools", None)
+            listed = json.dumps(tools, ensure_ascii=False) if tools else ""
+            yield listed + "".join(f"{turn['role']}\n{content(turn)}\n" for turn in document)
 
 
 def content(message: Message) -> str:
     """Return the text of a message, and its calls of tools as JSON."""
     calls = message.get("tool_calls")
-    return (message["content"] or "") + (json.dumps(calls) if calls else "")
+    return (message["content"] or "") + (json.dumps(calls, ensure_ascii=False) if calls else "")
 
 
 def num_bytes(documents: Iterable[Document], answers: bool = False) -> int:

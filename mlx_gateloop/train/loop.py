@@ -299,7 +299,7 @@ class Run:
 
 def _planned(config: TrainConfig, saved: Any) -> TrainConfig:
     """Take a checkpoint's own plan of --minutes: config.yaml may have the one before or after."""
-    knots = saved["optimizer"]["knots"]
-    if not (knots and config.optimizer.knots):
+    knots, given = saved["optimizer"].get("knots"), config.optimizer.knots
+    if not knots or (given and given[-1][0] != config.steps):  # its steps are another's
         return config
     return replace(config, steps=saved["steps"], optimizer=replace(config.optimizer, knots=knots))

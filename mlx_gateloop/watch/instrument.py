@@ -109,7 +109,8 @@ class Instrumented:
         def call(model: nn.Module, *args: Any, **options: Any) -> Any:
             if self.recorder is None:
                 return model_call(model, *args, **options)
-            with self.recorder.forward_pass(*[*args, *options.values()][:1]):
+            ids = args[:1] or [options[name] for name in ("tokens", "inputs") if name in options]
+            with self.recorder.forward_pass(*ids):
                 return model_call(model, *args, **options)
 
         return call

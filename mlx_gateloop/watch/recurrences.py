@@ -190,7 +190,7 @@ def _of_state(edit: Any, at: mx.array, state: mx.array) -> mx.array:
     # [1, P, H, K, V] -> [P, H K, V]; without heads [1, P, D] -> [P, D]
     flat = state.reshape(state.shape[1], at.size, *state.shape[4:])
     channels = np.arange(at.size) if edit.channels is None else list(edit.channels)
-    flat[:, mx.array(channels)] = mx.array(edit.value)
+    flat[:, mx.array(channels, mx.int32)] = mx.array(edit.value)
     return flat.reshape(state.shape)
 
 

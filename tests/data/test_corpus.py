@@ -47,7 +47,9 @@ def test_files_and_folders(tmp_path, caplog):
     assert corpus == Corpus([CHAT], [CHAT * 2]), "it is cut before a question"
     assert corpus.train[0].tools == corpus.validation[0].tools == [{}]
     pair = write_jsonl(tmp_path / "a.jsonl", [{"messages": CHAT}])
-    assert "give two conversations" in refusal(load_corpus, pair)
+    assert "no part for validation" in refusal(load_corpus, pair)
+    mixed = write_jsonl(tmp_path / "a.jsonl", [{"text": "x" * 99}, {"messages": CHAT}])
+    assert load_corpus(mixed).train[1] == CHAT
 
 
 @given(count=st.integers(2, 60), fraction=st.floats(0.01, 0.99))
