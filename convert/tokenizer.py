@@ -35,7 +35,7 @@ def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[
     for end in ("bos", "eos"):  # a tokenizer.json alone does not name them
         ids = ends.get(f"{end}_token_id")
         first = ids[0] if isinstance(ids, list) and ids else ids
-        if isinstance(first, int) and getattr(tokenizer, f"{end}_token") is None:
+        if first in range(len(tokenizer)) and getattr(tokenizer, f"{end}_token") is None:
             setattr(tokenizer, f"{end}_token", tokenizer.convert_ids_to_tokens(first))
     if (largest := largest_id(tokenizer)) >= vocab_size:
         raise InputError(

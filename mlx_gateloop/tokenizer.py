@@ -147,13 +147,13 @@ def _convert(
     tokenizer = Tokenizer(model)
     added = [piece for piece, p in typed if p.type == p.USER_DEFINED]
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in added])
-    special, room = {}, math.inf if vocab_size is None else vocab_size - len(pieces)
+    special, unused = {}, math.inf if vocab_size is None else vocab_size - len(pieces)
     for end, default in (("bos", BOS), ("eos", EOS), ("pad", PAD)):
         index = getattr(trainer, f"{end}_id")
-        if index >= 0 or room > 0:
+        if index >= 0 or unused > 0:
             special[f"{end}_token"] = pieces[index] if index >= 0 else default
-            room -= index < 0
-    turns = [TURN_START, TURN_END] if room >= 2 else []
+            unused -= index < 0
+    turns = [TURN_START, TURN_END] if unused >= 2 else []
     return _wrap(tokenizer, turns, unk_token=trainer.unk_piece, **special)
 
 

@@ -30,7 +30,7 @@ def build(handlers: Handlers) -> gr.Blocks:
         title="GateLoop", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)
     )
     with page:
-        # It is counted from when an event has set the state, not from its last use.
+        # This time counts from the last event that set the state, not from its last use.
         session = gr.State(time_to_live=7 * 24 * 3600, delete_callback=handlers.forget)
         session.value = new_session  # a value in the constructor would arrive after the page
         with gr.Row(elem_id="head"):

@@ -223,6 +223,7 @@ def _repeated(model: nn.Module, cache: list[Cache], rows: int) -> list[Cache]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off in the `with` block."""
     was_training = model.training
     model.eval()
     try:

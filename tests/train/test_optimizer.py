@@ -70,6 +70,13 @@ def test_each_weight_makes_the_steps_of_an_optimizer_of_mlx(name, transition):
         np.testing.assert_allclose(weight, expected, atol=2e-5, err_msg=path)
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_bounds_of_hgrn_are_vectors_that_do_not_decay(name):
+    config = OptimizerConfig(name=name, learning_rate=0.1, weight_decay=0.5)
+    group_of = make_optimizer(config, steps=9).group_of
+    assert [group_of(path, mx.ones((2, 3))) for path in ("m.lower_bounds", "m.weight")] == [1, 2]
+
+
 def test_warmup_is_linear_and_then_a_cosine_falls_to_zero():
     schedule = cosine_with_warmup(peak=8e-3, warmup=4, steps=24)
     assert [schedule(step) for step in range(4)] == pytest.approx([2e-3, 4e-3, 6e-3, 8e-3])

@@ -3,6 +3,7 @@
 import mlx.nn as nn
 import numpy as np
 import pytest
+from helpers.errors import refusal
 from helpers.training import tiny_run
 
 from mlx_gateloop.configuration import read_json_lines
@@ -11,7 +12,7 @@ from mlx_gateloop.data.task import UNASKED, Samples
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.train import train
-from mlx_gateloop.train.task import evaluate_task
+from mlx_gateloop.train.task import TaskSource, evaluate_task
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -36,6 +37,11 @@ def test_a_head_of_another_size_than_the_tokenizer_is_refused(tmp_path, text_fil
         with pytest.raises(InputError, match=r"num_outputs: must be the tokenizer's \d+ tokens"):
             train(tiny_run(model__num_outputs=outputs), str(text_file), tmp_path / "out")
         assert not (tmp_path / "out").exists()
+
+
+def test_no_state_is_carried_between_samples():
+    config = tiny_run(carry_state=True, model__dropout=0)
+    assert "samples of a task are apart" in refusal(TaskSource, config, None)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5])

@@ -39,6 +39,14 @@ def test_a_chat_is_saved_under_its_title_and_opened_with_its_branches(keeper):
     assert keeper.folder.names() == ["Signs"]
 
 
+def test_an_answer_that_still_runs_does_not_write_a_deleted_chat_again(keeper):
+    chat = keep(keeper, "s", ASKED)
+    chat.deleted = True
+    keeper.folder.delete(chat.name)
+    keep(keeper, "s", TOLD)
+    assert keeper.folder.names() == []
+
+
 def test_two_tabs_of_a_conversation_lose_nothing(keeper):
     keep(keeper, "s", TOLD)
     other, _, _, messages = keeper.open("What is a")
