@@ -23,6 +23,7 @@ from ..generation.chat_tokenizer import ChatTokenizer
 from ..generation.run import Steps
 
 MAX_REPLY = 64 * 2**20  # bytes; more than the JSON of MAX_CHARACTERS and their tokens
+Child = tuple[BaseProcess, Connection]
 POLL_SECONDS = 0.001  # the engine waits for a reply, which usually takes a tenth of this
 
 
@@ -52,8 +53,9 @@ class Isolated:
 
     def __init__(self, path: str, bounds: Bounds) -> None:
         self._path, self._bounds = path, bounds
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._busy = False
+        self._pending = False  # a reply; it is a late one if its caller was stopped
 
     def call(self, method: str, *arguments: object) -> Steps[Any]:
         while self._busy:  # another run is calling
@@ -64,14 +66,11 @@ class Isolated:
                 self._child = yield from self._start()
             what = "chat template" if method in ("render", "message_spans") else "tokenizer"
             message = json.dumps([method, *arguments]).encode()
-            reply = yield from self._ask(self._child, message, what, self._bounds.seconds)
+            return (yield from self._ask(self._child, message, what, self._bounds.seconds))
         finally:
             self._busy = False
-        if "error" in reply:
-            raise InputError(reply["error"])
-        return reply["value"]
 
-    def _start(self) -> Steps["_Child"]:
+    def _start(self) -> Steps[Child]:
         here, there = multiprocessing.Pipe()
         thread = ThreadPoolExecutor(1, "tokenizer")  # the first start takes seconds
         started = thread.submit(_start_process, there, self._path, self._bounds)
@@ -79,36 +78,39 @@ class Isolated:
         while not wait([started], POLL_SECONDS).done:
             yield
         there.close()
-        child = _Child(started.result(), here)
-        reply = yield from self._ask(child, None, "tokenizer", self._bounds.loading_seconds)
-        if "error" in reply:
-            raise InputError(reply["error"])
+        child, self._pending = (started.result(), here), False
+        yield from self._ask(child, None, "tokenizer", self._bounds.loading_seconds)
         return child
 
-    def _ask(self, child: "_Child", message: bytes | None, what: str, seconds: int) -> Steps[Any]:
+    def _ask(self, child: Child, message: bytes | None, what: str, seconds: int) -> Steps[Any]:
         """Send a message and return the reply; without a message, wait until it is loaded."""
+        process, connection = child
         end = time.monotonic() + 60 + 20 * seconds  # only a process without CPU use lasts longer
         try:
+            if self._pending:
+                yield from self._receive(connection, end)
             if message is not None:
-                child.connection.send_bytes(message)
-            while not child.connection.poll(POLL_SECONDS):
-                if time.monotonic() > end:
-                    raise EOFError
-                yield
-            return json.loads(child.connection.recv_bytes(MAX_REPLY))
+                connection.send_bytes(message)
+            self._pending = True
+            reply = json.loads((yield from self._receive(connection, end)))
         except (OSError, EOFError):
-            child.process.kill()
+            process.kill()
             self._child = None
             raise InputError(
                 f"model: its {what} was stopped: it takes more than {seconds} seconds or "
                 f"{self._bounds.memory / 2**30:g} GB of memory; use another model"
             ) from None
+        if "error" in reply:
+            raise InputError(reply["error"])
+        return reply["value"]
 
-
-@dataclass(frozen=True)
-class _Child:
-    process: BaseProcess
-    connection: Connection
+    def _receive(self, connection: Connection, end: float) -> Steps[bytes]:
+        while not connection.poll(POLL_SECONDS):
+            if time.monotonic() > end:
+                raise EOFError
+            yield
+        self._pending = False
+        return connection.recv_bytes(MAX_REPLY)
 
 
 def _start_process(connection: Connection, path: str, bounds: Bounds) -> BaseProcess:

@@ -74,9 +74,20 @@ def test_every_kind_fails_in_one_line(errors_of, kind):
 def test_an_ended_process_is_started_again(tmp_path):
     tokenizer = Isolated(str(save_tiny_model(tmp_path / "model", chat=True)), BOUNDS)
     assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
-    os.kill(tokenizer._child.process.pid, 9)
-    tokenizer._child.process.join()
+    os.kill(tokenizer._child[0].pid, 9)
+    tokenizer._child[0].join()
     assert "its tokenizer was stopped" in refusal(result, tokenizer.call("encode", "abc", None))
+    assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
+
+
+def test_a_stopped_call_leaves_no_reply_to_the_next_one(tmp_path, monkeypatch):
+    tokenizer = Isolated(str(save_tiny_model(tmp_path / "model")), BOUNDS)
+    result(tokenizer.call("special_ids"))
+    monkeypatch.setattr(isolation, "POLL_SECONDS", 0)
+    for _ in range(2):
+        stopped = tokenizer.call("texts", [97] * 2000)
+        next(stopped, None)
+        stopped.close()
     assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
 
 
@@ -92,7 +103,7 @@ def test_limits_of_the_app_itself_are_kept(monkeypatch):
 def test_its_process_ends_with_it(tmp_path):
     tokenizer = Isolated(str(save_tiny_model(tmp_path / "model")), BOUNDS)
     result(tokenizer.call("special_ids"))
-    process = tokenizer._child.process
+    process = tokenizer._child[0]
     del tokenizer
     process.join()
     assert process.exitcode == 0
