@@ -26,7 +26,6 @@ from .words import message_span, token_begins
 NOT_TRIMMABLE = "state not cached (attention cache cannot be trimmed): the next turn reads more"
 TOO_LARGE = "state not cached (too large): the next turn reads more"
 NO_LOOKUP = "no lookup: this model's state cannot go back"
-MAX_STOP = 64  # tokens in which a stop string is found
 CHUNK = 128  # tokens of a prefill step; a run can stop, and other runs advance, between steps
 async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
 
@@ -302,9 +301,13 @@ class Decoder:
         """Return True at the limit, or after a stop string; the run gets the reason."""
         run = self.run
         if self.request.stop and run.stats.tokens:
-            pieces = run.pieces[-min(MAX_STOP, len(self.answer)) :]  # not the prompt's
-            recent = "".join(piece.text for piece in pieces)
-            known = len(recent) - len(pieces[-1].text)
+            last, recent = run.pieces[-1].text, ""
+            enough = len(last) + max(map(len, self.request.stop))
+            for piece in reversed(run.pieces[-len(self.answer) :]):  # not the prompt's
+                recent = piece.text + recent
+                if len(recent) >= enough:
+                    break
+            known = len(recent) - len(last)
             if any(end in recent[max(0, known + 1 - len(end)) :] for end in self.request.stop):
                 run.reason = "stop"
         if run.stats.tokens >= self.request.max_tokens:

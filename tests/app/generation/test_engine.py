@@ -216,10 +216,10 @@ def test_a_continued_answer_is_the_one_that_a_higher_limit_had_given(engine, fin
 
 
 def test_a_stop_string_over_several_tokens_ends_the_answer_after_it(engine, finished):
-    whole = finished(ask(engine, ENDLESS, max_tokens=40)).text
-    stop = whole[7:11]
-    run = finished(ask(engine, ENDLESS, max_tokens=40, stop=("never", stop, ENDLESS[:3])))
-    assert (run.reason, run.text) == ("stop", whole[: whole.index(stop) + len(stop)])
+    whole = finished(ask(engine, ENDLESS, max_tokens=140)).text
+    for stop in (whole[7:11], whole[7:87]):
+        run = finished(ask(engine, ENDLESS, max_tokens=140, stop=("never", stop, ENDLESS[:3])))
+        assert (run.reason, run.text) == ("stop", whole[: whole.index(stop) + len(stop)])
 
 
 class PanicException(BaseException):  # as PyO3 makes it
