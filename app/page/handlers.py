@@ -57,14 +57,15 @@ class Handlers:
         if not text.strip():
             raise user_error("Type a message first.")
         asked = [*history, {"role": "user", "content": text}]
+        _, earlier = self.sessions.get(session)
         box: object = ""
         try:
             async for update in self.answer(asked, session, model, system, **values):
                 yield box, *update
                 box = gr.skip()  # keep what the user types meanwhile
         except gr.Error:
-            self.sessions.put(session, history)
-            state = self.status(session, None)
+            self.sessions.put(session, history, earlier)
+            state = self.status(session, earlier)
             yield text, history, escape_history(history), gr.skip(), state
             raise
 
@@ -78,7 +79,9 @@ class Handlers:
         The final update repeats a chat that replaced this one meanwhile: a busy page may show an
         older update after the new chat.
         """
-        answering, (_, earlier) = None, self.sessions.get(session)
+        if not history:
+            raise user_error("Type a message first.")
+        answering, (shown_before, earlier) = None, self.sessions.get(session)
         self.sessions.begin(session, history)
         chat = self.sessions.chat(session)
         kept: asyncio.Future[None] | None = None
@@ -98,7 +101,10 @@ class Handlers:
             if answering not in (None, current) and (session, "chat") not in self._running:
                 yield self._outputs(session, messages, current)
         except gr.Error:
-            yield history, escape_history(history), gr.skip(), self.status(session, None)
+            cut = earlier if answering is None and history == shown_before else None
+            if cut is not None:  # it can still be continued
+                self.sessions.put(session, history, cut)
+            yield history, escape_history(history), gr.skip(), self.status(session, cut)
             raise
         finally:
             if kept is not None:

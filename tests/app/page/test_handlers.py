@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -322,6 +323,23 @@ def test_continue_goes_on_with_the_same_random_numbers_and_inside_a_letter(handl
         rest = sampling | {"max_tokens": 12 - limit, "seed": -1}
         more = handlers.go_on(history, me, model="tiny", system="", **rest)
         assert last(more)[0] == whole, limit
+
+
+def test_what_was_cut_can_be_continued_after_a_refused_request(handlers, monkeypatch):
+    me = new_session()
+    history = last(chat(handlers, "hello", me))[1]
+    monkeypatch.setattr(handlers.engine, "submit", Mock(side_effect=InputError("server: busy")))
+
+    async def shown(updates):
+        with suppress(gr.Error):
+            async for update in updates:
+                latest = update
+        return latest
+
+    more = handlers.go_on(history, me, model="tiny", system="", **VALUES)
+    for updates in (more, chat(handlers, "more", me, history)):
+        assert "cut" in asyncio.run(shown(updates))[-1]
+        assert handlers.sessions.get(me)[1] is not None
 
 
 @pytest.mark.parametrize("handler", [chat_tab._retry, chat_tab._edit, chat_tab._undo])
