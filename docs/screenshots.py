@@ -37,7 +37,7 @@ def ask(page: Page, name: str, view: str, text: str = PROMPT) -> None:
 def click_token(page: Page, view: str, share: float) -> None:
     spans = page.tab.locator(f"#{view}-view .text span")
     spans.nth(int(share * spans.count())).click()
-    page.tab.wait_for_function(f"document.querySelector('#{view}-view .gl').view.row")
+    page.tab.wait_for_function(f"document.querySelector('#{view}-view .gl').view.memory.row")
 
 
 def take(page: Page, name: str, folder: Path = OUT) -> None:

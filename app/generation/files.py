@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.files import sha256
 from mlx_gateloop.model.registered import MODELS
 
 SUMS = "SHA256SUMS"
@@ -34,14 +35,6 @@ def reject_code(name: str, path: Path) -> None:
             forbidden -= {"model_file" if is_ours else "auto_map"}
         for key in sorted(config.keys() & forbidden):
             raise InputError(f"{name}/{file}: {key} would run repository code; not allowed")
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def verify_checksums(name: str, path: Path, digests: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ import mlx.nn as nn
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io.checks import check
+from mlx_gateloop.io.files import sha256
 from mlx_gateloop.io.models import HUB_ID, LOADED, load_weights
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.model.registered import MODELS
@@ -18,7 +19,7 @@ from mlx_gateloop.watch import Instrumented
 
 from ..server.isolation import Bounds, InProcess, Isolated
 from .caches import Layout, layout
-from .files import SUMS, fingerprint_of, is_inside, reject_code, sha256, verify_checksums
+from .files import SUMS, fingerprint_of, is_inside, reject_code, verify_checksums
 from .prefix_cache import PrefixState
 
 MAX_KIND_CHARACTERS = 60

@@ -7,6 +7,7 @@ import html
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 from ..generation.words import SHOWN
 from .sessions import History
@@ -43,21 +44,19 @@ def answer_html(text: str) -> str:
     return ANSWER + PARTS.sub(_style, escape(text))
 
 
-def escape_history(history: History, offered: Sequence[str] = ()) -> list[dict[str, object]]:
+def escape_history(history: History, offered: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Format the history for gr.Chatbot, which renders HTML.
 
     If there are questions to offer instead, the last answer is marked as likely invented.
     """
     write: dict[str, Callable[[str], str]] = {"user": escape, "assistant": answer_html}
-    shown: list[dict[str, object]] = [
+    shown: list[dict[str, Any]] = [
         # as an object: Gradio strips indentation from a plain string
-        {**message, "content": [{"type": "text", "text": text}]}
-        for message in history
-        for text in [write[message["role"]](message["content"])]
+        {**m, "content": [{"type": "text", "text": write[m["role"]](m["content"])}]}
+        for m in history
     ]
     if offered:
-        marked = answer_html(history[-1]["content"]) + INVENTED
-        shown[-1]["content"] = [{"type": "text", "text": marked}]
+        shown[-1]["content"][0]["text"] += INVENTED
         shown[-1]["options"] = [{"value": question} for question in offered]
     return shown
 

@@ -11,6 +11,7 @@ from mlx_gateloop.watch.sharing import MAX_TOKENS, Kind
 from ..generation.run import MessageSpan, Run, Token
 
 KINDS: dict[str, Kind] = {"system": "system", "assistant": "answer"}  # others: prompt
+OUTSIDE: Kind = "special"  # of all messages
 TITLE_CHARACTERS = 80
 NAME_CHARACTERS = 48  # in a file name
 
@@ -47,17 +48,15 @@ def message_words(pieces: Sequence[Token], spans: Sequence[MessageSpan]) -> list
         return [("" if p.special else p.text, "special" if p.special else p.kind) for p in pieces]
     remaining, words = list(spans), list[tuple[str, Kind]]()
     for piece in pieces:
-        begin = piece.begin
+        text, begin, kind = "", piece.begin, OUTSIDE
         while begin is not None and remaining and _ended(remaining[0], begin):
             remaining.pop(0)
-        outside = not remaining or begin is None or begin + len(piece.text) < remaining[0].begin
-        if begin is None or piece.special or outside:
-            words.append(("", "special"))
-            continue
-        span = remaining[0]
-        text = piece.text[max(span.begin - begin, 0) : span.end and span.end - begin]
-        inside = bool(text) or begin >= span.begin  # it may be a part of a character
-        words.append((text, KINDS.get(span.role, "prompt") if inside else "special"))
+        if begin is not None and remaining and not piece.special:
+            span = remaining[0]
+            text = piece.text[max(span.begin - begin, 0) : span.end and span.end - begin]
+            if text or begin >= span.begin:  # it may be a part of a character
+                kind = KINDS.get(span.role, "prompt")
+        words.append((text, kind))
     return words
 
 

@@ -57,8 +57,7 @@ def state_view(engine: Engine, updates: Updates, elem_id: str, linked: str = "")
         elem_id=elem_id,
         linked=linked,
         first=_tour_picture(),
-        low=float(np.log(LOW)),
-        high=float(np.log(HIGH)),
+        rates=[LOW, HIGH],
     )
 
 

@@ -1,6 +1,5 @@
 """A checkpoint from a file, directory or hub id: a state dict without wrappers and prefixes."""
 
-import hashlib
 import json
 import math
 import re
@@ -14,6 +13,7 @@ import mlx.core as mx
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
+from mlx_gateloop.io.files import sha256
 from mlx_gateloop.io.models import HUB_ID
 
 from .containers import READERS, Stored, Tree, read
@@ -108,7 +108,7 @@ class Checkpoint:
         return self.files.index(self._file_of[name])
 
     def hashes(self) -> dict[str, str]:
-        return {file.name: _sha256(file) for file in self.files}
+        return {file.name: sha256(file) for file in self.files}
 
     def _tensors(self, file: Path) -> dict[str, Stored]:
         if self._open is None or self._open[0] != file:
@@ -267,11 +267,3 @@ def _flatten(tree: Tree, file: Path) -> dict[str, Stored]:
                     raise InputError(f"{file}: two tensors have one name without {ADDED}")
                 flat[name] = value
     return flat
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -163,6 +163,15 @@ def locked(directory: Path, wait: bool = False) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, which may be larger than the memory."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def checksum(arrays: Iterable[tuple[str, np.ndarray]], *texts: str) -> str:
     """SHA-256 of texts and of named arrays: their names, dtypes, shapes and values, in order."""
     digest = hashlib.sha256(json.dumps(texts).encode())

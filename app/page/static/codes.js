@@ -26,25 +26,9 @@ export const css = (colour) =>
 /** A phase in degrees. */
 export const degrees = (code) => (code / 255) * 360 - 180;
 
-/** Codes of magnitudes: 0 to 255 are linear in log(-log|a|), from `low` to `high`. */
-export class Codes {
-  constructor(low, high) {
-    this.low = low;
-    this.range = high - low;
-    /** Colours of half-lives, by code. */
-    this.colours = Uint32Array.from({ length: LEVELS }, (_, code) => {
-      const share = (Math.log10(this.halfLife(code)) - DECADES[0]) / (DECADES[1] - DECADES[0]);
-      return MEAN_COLOURS[Math.round(255 * Math.min(1, Math.max(0, share)))];
-    });
-  }
-
-  /** -log|a| */
-  decay(code) {
-    return Math.exp(this.low + (code / 255) * this.range);
-  }
-
-  /** The half-life of a code, in tokens. */
-  halfLife(code) {
-    return Math.LN2 / this.decay(code);
-  }
-}
+/** Colours of half-lives, by code. @param {(code: number) => number} halfLife In tokens. */
+export const lifeColours = (halfLife) =>
+  Uint32Array.from({ length: LEVELS }, (_, code) => {
+    const share = (Math.log10(halfLife(code)) - DECADES[0]) / (DECADES[1] - DECADES[0]);
+    return MEAN_COLOURS[Math.round(255 * Math.min(1, Math.max(0, share)))];
+  });

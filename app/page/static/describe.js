@@ -4,7 +4,7 @@ import { meanCode, meanPhase } from "./means.js";
 import { named } from "./words.js";
 
 /** Lines about the tokens and channels, or the layer, of a cell; none outside the recording. */
-export function describe(recording, layer, codes, { of, token, from, bin, indices }) {
+export function describe(recording, layer, halfLife, { of, token, from, bin, indices }) {
   const { averages, layers, pieces } = recording;
   const column = recording.columns[layer];
   const { channels, real } = layers[layer];
@@ -18,14 +18,14 @@ export function describe(recording, layer, codes, { of, token, from, bin, indice
   }
   const rows = indices.map((index) => index % channels);
   const code = meanCode(column, from, to, rows);
-  const life = codes.halfLife(code);
+  const life = halfLife(code);
   const digits = life < 10 ? 2 : life < 100 ? 1 : 0;
   const tokens = life.toLocaleString("en", {
     minimumFractionDigits: digits,
     maximumFractionDigits: digits,
   });
   const name = rows.length > 1 ? `mean of channels ${rows.join(", ")}` : `channel ${rows[0]}`;
-  const kept = (100 * Math.exp(-codes.decay(code))).toFixed(2);
+  const kept = (100 * 2 ** (-1 / life)).toFixed(2);
   const lines = [word, `${name}: keeps ${kept}%`, `half remains after ${tokens} such tokens`];
   const phases = rows.map((row) => channels + row);
   const phase = degrees(meanPhase(column, from, to, phases)).toFixed(0);

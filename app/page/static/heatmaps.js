@@ -16,9 +16,9 @@ const NAMES = ["magnitude", "phase", "layers"];
  * tokens or rows than pixels, a pixel shows the mean of several.
  */
 export class Heatmaps {
-  constructor(element, codes) {
+  constructor(element, colours) {
     const find = (name) => element.querySelector(`.${name}`);
-    this.codes = codes;
+    this.colours = colours; // of half-lives, by code
     this.surfaces = NAMES.map((name) => new Surface(find(name)));
     this.axis = new WordAxis(find("axis"));
     this.canvases = this.surfaces.map(({ canvas }) => canvas);
@@ -92,8 +92,7 @@ export class Heatmaps {
       });
     const [magnitude, phase, means] = this.pictures;
     const column = columns[this.layer];
-    const { colours } = this.codes;
-    magnitude.paint(column.length, (...cell) => colours[meanCode(column, ...cell)]);
+    magnitude.paint(column.length, (...cell) => this.colours[meanCode(column, ...cell)]);
     phase.paint(column.length, (...cell) => PHASE_COLOURS[meanPhase(column, ...cell)]);
     means.paint(averages.length, (...cell) => MEAN_COLOURS[meanCode(averages, ...cell)]);
   }

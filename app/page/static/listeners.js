@@ -106,7 +106,7 @@ class Cursor {
     const { view } = this;
     this.row = cell.row;
     view.point(cell.token in view.pieces ? cell.token : null);
-    view.tip.show(describe(view.recording, view.layer, view.codes, cell), ...position);
+    view.tip.show(describe(view.recording, view.layer, view.halfLife, cell), ...position);
   }
 
   #choose({ token, indices }) {

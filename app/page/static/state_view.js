@@ -1,5 +1,5 @@
-import { bytes } from "../../../mlx_gateloop/watch/shared/data.js";
-import { Codes, css, MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
+import { bytes, halfLives } from "../../../mlx_gateloop/watch/shared/data.js";
+import { css, lifeColours, MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
 import { Heatmaps } from "./heatmaps.js";
 import { listen } from "./listeners.js";
 import { Memory } from "./memory.js";
@@ -17,8 +17,8 @@ const HINT = "every token will add a column";
 export class StateView {
   constructor(element, props, server) {
     Object.assign(this, { element, props, server });
-    this.codes = new Codes(props.low, props.high);
-    this.heatmaps = new Heatmaps(element, this.codes);
+    this.halfLife = halfLives(props.rates);
+    this.heatmaps = new Heatmaps(element, lifeColours(this.halfLife));
     this.memory = new Memory(this);
     this.heatmaps.marks = this.memory;
     this.probes = new Probes(this);
@@ -52,12 +52,6 @@ export class StateView {
   }
   get pieces() {
     return this.recording.pieces;
-  }
-  get row() {
-    return this.memory.row;
-  }
-  get text() {
-    return this.memory.text;
   }
 
   // ---- the run ----
@@ -146,7 +140,7 @@ export class StateView {
     const { recording } = this;
     const wasDone = recording.done;
     this.early = [...this.early, update].filter((each) => !recording.add(each));
-    if (update.resets) this.text.mark(recording.resets);
+    if (update.resets) this.memory.text.mark(recording.resets);
     const ends = recording.done && !wasDone;
     if (update.resets || ends) this.heatmaps.invalidate();
     if (ends && this.memory.selected === null) this.#select(this.pieces.length - 1);

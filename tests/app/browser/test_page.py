@@ -36,7 +36,7 @@ def test_completion_goes_on_in_its_box_and_a_reload_keeps_it(page):
     assert words.count() == 8
     shares = "[...document.querySelectorAll('#next-words i')].map((bar) => bar.style.width).join()"
     last = page.view("pieces.length", "complete")  # the words after it come with its row
-    page.tab.wait_for_function(f"{view('complete')}.row?.retention.length === {last}")
+    page.tab.wait_for_function(f"{view('complete')}.memory.row?.retention.length === {last}")
     warm = page.tab.evaluate(shares)
     slider = page.tab.locator("#temperature-here input[type=number]")
     slider.fill("2")

@@ -9,7 +9,7 @@ STYLE = "(e, name) => e.style.getPropertyValue(name)"
 
 
 def until_row(page, length):
-    page.tab.wait_for_function(f"{view()}.row?.retention.length === {length}")
+    page.tab.wait_for_function(f"{view()}.memory.row?.retention.length === {length}")
 
 
 def test_a_click_draws_what_is_remembered_and_the_likeliest_tokens(answered):
@@ -24,7 +24,7 @@ def test_a_click_draws_what_is_remembered_and_the_likeliest_tokens(answered):
     assert float(page.tab.locator("#chat-view .moment").input_value()) == last
     token.press("ArrowLeft")
     until_row(page, last)
-    page.tab.evaluate(f"{view()}.text.clear()")  # as before the frame that draws it
+    page.tab.evaluate(f"{view()}.memory.text.clear()")  # as before the frame that draws it
     page.tab.evaluate(f"{view()}.select(3)")
     assert page.chosen() == 3
 
@@ -37,7 +37,7 @@ def test_a_word_says_what_is_left_in_the_state_and_in_its_best_channel(answered,
     line = page.tab.locator("#chat-view .text span").nth(earlier)
     line.dispatch_event("mouseover")
     output = page.tab.locator("#chat-view .share").inner_text()
-    retention = page.view("row.retention")
+    retention = page.view("memory.row.retention")
     strength = retention[earlier] / max(retention)
     strong, channel, best = re.search(
         r"(\S+)% as .* channel (\d+) of this layer keeps (\S+)%", output

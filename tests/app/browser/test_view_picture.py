@@ -266,5 +266,5 @@ def test_side_by_side_has_one_scale_and_one_token(seeded):
     assert both("memory.selected") == [7, 7]
     assert both("memory.pointed") == [9, 9]
     for side in ("left", "right"):
-        row = f"document.querySelector('#{side}-view .gl').view.row?.retention.length === 8"
+        row = f"document.querySelector('#{side}-view .gl').view.memory.row?.retention.length === 8"
         page.tab.wait_for_function(row)

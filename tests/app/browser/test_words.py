@@ -149,7 +149,7 @@ def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(dem
     asked, answered = (token for token, text in enumerate(texts) if text == "split")
     spans = page.tab.locator("#chat-view .text span")
     spans.nth(answered).dispatch_event("click")
-    until(page, f"{view()}.row?.retention.length === {answered + 1}")
+    until(page, f"{view()}.memory.row?.retention.length === {answered + 1}")
     shown = [spans.nth(m).evaluate(GROUND) for m in range(answered)]
     rank = sum(each > shown[asked] for each in shown)
     assert rank < 6 < answered - asked - 1  # which is the rank by recency
