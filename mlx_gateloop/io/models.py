@@ -73,7 +73,7 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Any, Any]:
         raise InputError(f"{config}: model_type must be {TYPES}; give a saved model")
     model, tokenizer = _load(directory, source)
     model = _usable(model, source)
-    with _refusing(source, "cannot be loaded"):
+    with refusing(source, "cannot be loaded"):
         require_readable(model, largest_id(tokenizer))
     if isinstance(model, Model) and model.args.outputs > model.args.vocab_size:
         raise InputError(f"{source}: predicts tokens that it cannot read; not a language model")
@@ -89,18 +89,12 @@ def load_any(path_or_hub_id: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
 
 def load_weights(directory: Path) -> nn.Module:
     """Load the model of a directory as `load_any` does, without its tokenizer."""
-    model, is_ours = load_as_stored(directory)
-    return _usable(model, str(directory)) if is_ours else model
-
-
-def load_as_stored(directory: Path) -> tuple[nn.Module, bool]:
-    """Load a model with its weights as they are stored; tell if it is ours."""
     from mlx_lm.utils import load_model as load_with_mlx_lm
 
     is_ours = _check(directory, with_tokenizer=False)
-    with _refusing(str(directory), "cannot be loaded"):
-        model, _ = load_with_mlx_lm(directory, model_config=OUR_CODE)
-    return model, is_ours
+    with refusing(str(directory), "cannot be loaded"):
+        model: nn.Module = load_with_mlx_lm(directory, model_config=OUR_CODE)[0]
+    return _usable(model, str(directory)) if is_ours else model
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
@@ -146,21 +140,21 @@ def model_directory(source: str) -> Path:
         raise InputError(f"{source}: no such model directory")
     from mlx_lm.utils import snapshot_download  # mlx-lm knows where from
 
-    with _refusing(source, "no such directory, and not loaded from the Hugging Face hub"):
+    with refusing(source, "no such directory, and not loaded from the Hugging Face hub"):
         return Path(snapshot_download(source, allow_patterns=list(LOADED)))
 
 
 def _load(directory: Path, source: str) -> tuple[nn.Module, Any]:
     from mlx_lm import load as load_with_mlx_lm
 
-    with _refusing(source, "cannot be loaded"):
+    with refusing(source, "cannot be loaded"):
         model, tokenizer = load_with_mlx_lm(str(directory), model_config=OUR_CODE)
         tokenizer.decode(tokenizer.encode("a"))  # some files are read, and then of no use
     return model, tokenizer
 
 
 @contextmanager
-def _refusing(source: str, failure: str) -> Iterator[None]:
+def refusing(source: str, failure: str) -> Iterator[None]:
     """Turn every failure to load a model into an InputError."""
     try:
         yield

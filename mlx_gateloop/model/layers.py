@@ -1,6 +1,7 @@
 """The layers of the GateLoop model (paper section 4), on activations `[batch, length, hidden]`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -262,3 +263,14 @@ class Block(nn.Module):
             x = x + self.dropout(self.time_mixing(self.time_norm(x), mask, cache))
             x = x + self.dropout(self.channel_mixing(self.channel_norm(x)))
         return x
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off in the `with` block."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -14,6 +14,7 @@ from mlx_gateloop.data.packing import DocumentBatches
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import checksum
+from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import require_readable
 from mlx_gateloop.ops.pointwise import cross_entropy
 
@@ -74,8 +75,6 @@ def evaluate(
     length = min(length, count)
     stride = None if stride is None else min(stride, length)
     state = model.make_cache() if carry else None
-    was_training = model.training
-    model.eval()
     nats, asked = 0.0, 0
     batches = in_order(stream, 1 if carry else batch_size, length, stride)
     batches = batches if pieces is None else pieces.in_order()
@@ -83,16 +82,16 @@ def evaluate(
     part = slice(None), world.part_of_sequence(length)
     for batch in islice(batches, world.rank % readers, None, readers):
         inputs, targets, *starts = (mx.array(each[part]) for each in batch)
-        logits = model(inputs, *([state, *starts] if carry or starts else []))
+        with evaluating(model):
+            logits = model(inputs, *([state, *starts] if carry or starts else []))
         losses = cross_entropy(logits, mx.maximum(targets, 0))
         with world.computing():
             nats += float(np.array(mx.where(targets >= 0, losses, 0).sum()))
         asked += int((targets >= 0).sum())
-    model.train(was_training)
     nats, asked = (
         sum(world.gather(x, "evaluation")[: readers * world.sequence]) for x in (nats, asked)
     )
-    if not asked:
+    if not asked or not num_bytes:
         raise InputError("the text to evaluate has no answer to score; give a longer one")
     loss = nats / asked
     perplexity = math.exp(loss) if loss < 700 else math.inf

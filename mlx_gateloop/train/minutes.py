@@ -144,7 +144,7 @@ def choose(
 
 def shaped(base: dict[str, Any], width: int, blocks: int) -> TrainConfig:
     """Configure a model of this width and number of blocks; `base` may change it."""
-    width = base.get("model.hidden_size", width)
+    width = base.get("model.hidden_size") or width
     model = {"hidden_size": width, "num_hidden_layers": blocks, "intermediate_size": 3 * width}
     model |= {"tie_word_embeddings": True}
     return TrainConfig.load(None, {"model": model} | base)

@@ -12,6 +12,7 @@ from mlx_gateloop.data.task import SampleBatches, Samples, Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import models as io
+from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.train.config import TrainConfig
@@ -34,17 +35,15 @@ def evaluate_task(
     model: nn.Module, samples: Samples, batch_size: int, world: World = ALONE
 ) -> TaskScore:
     """Score the model's answers `[B, L, V]` at every asked position of some samples."""
-    was_training = model.training
-    model.eval()
     nats, right = 0.0, np.zeros(samples.inputs.shape, bool)
     for start in range(world.rank * batch_size, len(samples), world.size * batch_size):
         part = slice(start, start + batch_size)
         targets = mx.array(samples.targets[part])
-        logits = model(mx.array(samples.inputs[part]))
+        with evaluating(model):
+            logits = model(mx.array(samples.inputs[part]))
         losses = cross_entropy(logits, mx.maximum(targets, 0))
         nats += float(np.array(mx.where(targets >= 0, losses, 0).sum()))
         right[part] = np.array(logits.argmax(-1) == targets)
-    model.train(was_training)
     nats = sum(world.gather(nats, "evaluation"))
     right = np.array(world.sum(mx.array(right, mx.uint8), "evaluation"), bool)
     count = samples.asked.sum()

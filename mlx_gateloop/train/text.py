@@ -18,7 +18,7 @@ from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling, stream
 from mlx_gateloop.io import models as io
-from mlx_gateloop.model.layers import TimeMixing
+from mlx_gateloop.model.layers import TimeMixing, evaluating
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import (
     CHAT_TEMPLATE,
@@ -61,13 +61,13 @@ class TextSource:
         else:
             self.batches, self._pieces = (DocumentBatches(stream, *shape) for stream in streams)
         self._prompt = first_prompt(corpus.validation)
-        if len(validation.tokens) < 2:
-            raise InputError(
-                "the validation text has fewer than two tokens; raise data.validation_fraction "
-                f"({config.data.validation_fraction}) or give more text"
-            )
         self._tokenizer, self._validation = tokenizer, validation
         self._validation_bytes = num_bytes(corpus.validation, answers)
+        if len(validation.tokens) < 2 or not self._validation_bytes:
+            raise InputError(
+                "the validation text has nothing to predict; raise data.validation_fraction "
+                f"({config.data.validation_fraction}) or give more text"
+            )
         self.vocab_size = largest_id(tokenizer) + 1
         if self.vocab_size > MAX_IDS:
             given = f"this tokenizer has ids to {self.vocab_size - 1:,}, for a row each"
@@ -92,12 +92,9 @@ class TextSource:
     def glimpse(self, model: Any) -> dict[str, Any]:
         if not (count := self._config.sample_tokens):
             return {}
-        was_training = model.training
-        model.eval()
-        text = sample(model, self._tokenizer, self._prompt, count)
-        seen = {"sample": text, "half_lives": half_lives(model, self._validation.tokens)}
-        model.train(was_training)
-        return seen
+        with evaluating(model):
+            text = sample(model, self._tokenizer, self._prompt, count)
+            return {"sample": text, "half_lives": half_lives(model, self._validation.tokens)}
 
     def save(self, model: Model, directory: Path) -> None:
         if (rank := self._config.lora_rank) is None:
@@ -108,7 +105,8 @@ class TextSource:
 
 def _make_tokenizer(config: TokenizerConfig, documents: list[Document], saved: Path | None) -> Any:
     if saved is not None:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(saved)
+        with io.refusing(str(saved), "its tokenizer cannot be loaded"):
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(saved)
         for key in ("is_local", "local_files_only"):  # or they would be saved with it
             tokenizer.init_kwargs.pop(key, None)
         return tokenizer
@@ -121,11 +119,8 @@ def _make_tokenizer(config: TokenizerConfig, documents: list[Document], saved: P
         return from_sentencepiece(path)
     from transformers import AutoTokenizer  # imports PyTorch if there is one
 
-    try:
+    with io.refusing(f"tokenizer.path {path}", "cannot be loaded"):
         return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"tokenizer.path {path}: cannot be loaded ({reason})") from None
 
 
 def _set_chat_template(tokenizer: Any, documents: list[Document]) -> None:
@@ -169,5 +164,5 @@ def half_lives(model: nn.Module, tokens: np.ndarray) -> list[float]:
             model(mx.array(tokens[None, :READ].astype(np.int32)))
     finally:
         for layer in layers:
-            layer.observe = None
+            del layer.observe
     return found

@@ -13,6 +13,7 @@ from mlx.utils import tree_map
 from mlx_gateloop.data import load_corpus, pack
 from mlx_gateloop.data.packing import DocumentBatches
 from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import require_readable
 from mlx_gateloop.model.state import State
 from mlx_gateloop.ops.pointwise import cross_entropy
@@ -80,17 +81,13 @@ def tune_state(
     if not 0 <= seed < 2**32:
         raise InputError(f"seed: expected 0 to {2**32 - 1}, got {seed}")
     tuner = _Tuner(model, tokenizer, data, length, batch_size, answers, seed)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         before, every = tuner.validate(tuner.zero), max(1, steps // VALIDATIONS)
         report(f"validation loss {before:.4f} from the zero state")
         trials = [(tuner.learn(r, max(1, steps // TRIAL), every, patience)[0], r) for r in RATES]
         rate = min(trials)[1]
         _, states = tuner.learn(rate, steps, every, patience)
         loss, scale = min((tuner.validate(scaled(s, states)), s) for s in SCALES)
-    finally:
-        model.train(was_training)
     report(f"validation loss {loss:.4f} with rate {rate} and scale {scale}")
     return TunedState(tuner.state_of(scaled(scale, states)), loss, before, rate, scale)
 

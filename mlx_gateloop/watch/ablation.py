@@ -6,7 +6,6 @@ is the identity in every layer: no write, no decay.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import pairwise, starmap
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from mlx_gateloop.errors import InputError, shown
-from mlx_gateloop.model.layers import Cache
+from mlx_gateloop.model.layers import Cache, evaluating
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.watch.checks import (
@@ -219,14 +218,3 @@ def _repeated(model: nn.Module, cache: list[Cache], rows: int) -> list[Cache]:
         if not entry.empty():
             copy.state = tree_map(repeat, entry.state)
     return copies
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off in the `with` block."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

@@ -5,8 +5,8 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.watch.ablation import evaluating
 from mlx_gateloop.watch.checks import Tokens, checked_tokens
 
 

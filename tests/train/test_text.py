@@ -6,9 +6,11 @@ import math
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.errors import refusal
 from helpers.models import says, tiny_model
 from helpers.training import tiny_run
 
+import mlx_gateloop as gl
 from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer
 from mlx_gateloop.train.setup import Trainer, make_source
@@ -50,6 +52,18 @@ def test_the_loss_on_answers_is_that_of_a_plain_loop(tmp_path):
     assert loss == pytest.approx(np.mean(nats), abs=1e-6)
 
 
+def test_answers_without_a_letter_and_a_damaged_tokenizer(tmp_path):
+    text = json.dumps({"messages": [CHAT[0], says("assistant", "")]})
+    (tmp_path / "chats.jsonl").write_text(f"{text}\n" * 40)
+    answers, data = tiny_run(data__loss_on="answers"), str(tmp_path / "chats.jsonl")
+    assert "has nothing to predict" in refusal(make_source, answers, data)
+    model = {"type": "BPE", "vocab": {"a": "x"}, "merges": []}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model}))
+    given = tiny_run(tokenizer__kind="pretrained", tokenizer__path=str(tmp_path))
+    for saved in (None, tmp_path):
+        assert "cannot be loaded" in refusal(make_source, given, data, saved)
+
+
 @pytest.mark.parametrize(
     ("own", "documents", "template"),
     [("own", ["a text"], None), (None, ["a text", CHAT], CHAT_TEMPLATE), ("own", [CHAT], "own")],
@@ -69,7 +83,7 @@ def test_half_lives_of_known_transitions():
         layer.time_mixing.gamma = mx.full((8,), 1.0 + number)
     expected = [math.log(2) / math.log1p(math.exp(-gamma)) for gamma in (1.0, 2.0)]
     assert half_lives(model, np.arange(9)) == pytest.approx(expected, rel=1e-5)
-    assert all(layer.time_mixing.observe is None for layer in model.layers)
+    assert gl.watch.trace_of(model, range(9)).tokens == 9  # nothing is left behind
     assert half_lives(tiny_model(transition="linear_attention"), np.arange(9)) == [1e9, 1e9]
 
 
