@@ -60,6 +60,7 @@ class _CounterfactualDecoder(Decoder):
     def _placed(self, edit: Edit) -> Edit:
         original, names = self.request.original, self.loaded.instrumented.names
         assert original.trace is not None
+        assert edit.layer is not None
         assert edit.tokens is not None
         before = len(original.earlier) - len(self.beginning.ids)
         tokens = [before + token for token in edit.tokens]

@@ -15,10 +15,10 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.errors import InputError, shown
+from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops import gate_loop
 from mlx_gateloop.ops.pointwise import cross_entropy
-from mlx_gateloop.watch.ablation import evaluating
 from mlx_gateloop.watch.checks import Tokens, checked_tokens
 from mlx_gateloop.watch.instrument import Instrumented
 from mlx_gateloop.watch.recurrences import EDITABLE, EditedRecurrence
@@ -33,8 +33,8 @@ class Edit:
         h_n = keep h_{n-1} + write k_n^T v_n,   or h_n = value after the token
 
     Args:
-        layer: Index of the layer.
-        channels: Channels of its width; None means all.
+        layer: Index of the layer; None means all.
+        channels: Channels of its width, or a slice of them; None means all.
         tokens: Positions in the text that the block reads; None means all.
         keep: Replaces a_n: 0 wipes what the state held, 1 freezes it. None keeps a_n. A convolution
             reads its last inputs all the same.
@@ -48,8 +48,8 @@ class Edit:
         1.0
     """
 
-    layer: int
-    channels: Sequence[int] | None = None
+    layer: int | None = None
+    channels: Sequence[int] | slice | None = None
     tokens: Sequence[int] | None = None
     keep: float | None = None
     write: float = 1.0
@@ -95,7 +95,6 @@ class Editing:
     def __init__(
         self, model: nn.Module, edits: Sequence[Edit], instrumented: Instrumented | None = None
     ) -> None:
-        self.edits = [(f"edits[{number}]", each) for number, each in enumerate(edits)]
         if instrumented is None or isinstance(model, Model):
             self._replace = [partial(_replaced, layer) for layer in _layers(model)]
         else:
@@ -103,17 +102,20 @@ class Editing:
         if not self._replace:
             raise InputError("model: it has no recurrent layer to edit")
         self._recurrences: dict[int, EditedRecurrence] = defaultdict(EditedRecurrence)
-        for name, each in self.edits:
-            _check(f"{name}.layer", [each.layer], len(self._replace))
-            _check(f"{name}.tokens", each.tokens or [], None)
+        every = range(len(self._replace))
+        for name, each in ((f"edits[{number}]", each) for number, each in enumerate(edits)):
+            layers = every if each.layer is None else [each.layer]
+            _check(f"{name}.layer", layers, len(every))
+            _check(f"{name}.tokens", each.tokens, None)
             if instrumented and each.keep is not None and not 0 <= each.keep <= 1:
                 raise InputError(f"{name}.keep: expected 0 to 1 for this model, got {each.keep:g}")
-            if instrumented and (inside := instrumented.recurrences[each.layer] - EDITABLE.keys()):
-                raise InputError(
-                    f"edits: layer {each.layer} computes its decays inside {inside.pop()}, so they "
-                    "cannot be edited"
-                )
-            self._recurrences[each.layer].edits.append((name, each))
+            for layer in layers:
+                if instrumented and (inside := instrumented.recurrences[layer] - EDITABLE.keys()):
+                    raise InputError(
+                        f"edits: layer {layer} computes its decays inside {inside.pop()}, so they "
+                        "cannot be edited"
+                    )
+                self._recurrences[layer].edits.append((name, each))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -125,9 +127,9 @@ class Editing:
 
     def check_tokens(self) -> None:
         """Check that all tokens of the edits were read."""
-        for name, each in self.edits:
-            read = self._recurrences[each.layer].position
-            _check(f"{name}.tokens", each.tokens or [], read)
+        for edited in self._recurrences.values():
+            for name, each in edited.edits:
+                _check(f"{name}.tokens", each.tokens, edited.position)
 
 
 def channels(model: nn.Module, tokens: Tokens, layer: int, *, since: int = 0) -> np.ndarray:
@@ -204,9 +206,9 @@ def _replaced(layer: Any, operator: Any) -> Iterator[None]:
         layer.operator = before
 
 
-def _check(name: str, numbers: Sequence[int], count: int | None) -> None:
+def _check(name: str, numbers: Sequence[int] | None, count: int | None) -> None:
     """Check indices from 0 to below `count`."""
-    for number in numbers:
+    for number in () if numbers is None else numbers:
         if number < 0 or (count is not None and number >= count):
             expected = "0 or more" if count is None else f"0 to {count - 1}"
             raise InputError(f"{name}: expected {expected}, got {shown(number)}")

@@ -4,7 +4,7 @@ Tokens with the same edits become a call of their own, so constants such as a he
 change for them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import log, prod
@@ -176,21 +176,25 @@ class EditedRecurrence:
 
 
 def _chosen(name: str, each: Any, shape: tuple[int, ...]) -> mx.array:
-    width = prod(shape)
-    if wrong := [c for c in each.channels or [] if not 0 <= c < width]:
+    width, at = prod(shape), _index(each.channels)
+    if isinstance(at, list) and (wrong := [c for c in at if not 0 <= c < width]):
         raise InputError(f"{name}.channels: expected 0 to {width - 1}, got {wrong[0]}")
-    chosen = mx.full((width,), each.channels is None)
-    if each.channels is not None:
-        chosen[mx.array(list(each.channels), mx.int32)] = True
-    return chosen.reshape(shape)
+    chosen = np.zeros(width, bool)
+    chosen[at] = True
+    return mx.array(chosen).reshape(shape)
+
+
+def _index(channels: Sequence[int] | slice | None) -> list[int] | slice:
+    if isinstance(channels, slice):
+        return channels
+    return slice(None) if channels is None else list(channels)
 
 
 def _of_state(edit: Any, at: mx.array, state: mx.array) -> mx.array:
     """Give an edit's value for some of our channels, in their order, the shape of the state."""
     # [1, P, H, K, V] -> [P, H K, V]; without heads [1, P, D] -> [P, D]
     flat = state.reshape(state.shape[1], at.size, *state.shape[4:])
-    channels = np.arange(at.size) if edit.channels is None else list(edit.channels)
-    flat[:, mx.array(channels, mx.int32)] = mx.array(edit.value)
+    flat[:, mx.array(np.arange(at.size)[_index(edit.channels)])] = mx.array(edit.value)
     return flat.reshape(state.shape)
 
 

@@ -85,6 +85,20 @@ def test_a_state_of_another_run_takes_its_place(name):
         close(model(text)[:, 5:], expected)
 
 
+def test_layers_and_channels_can_be_all_a_slice_or_an_array():
+    model, text = tiny_model(), tokens(LENGTH)
+
+    def edited(*edits):
+        with gl.watch.edit(model, *edits):
+            return model(text)
+
+    at, both = [2, 3, 4], range(LAYERS)
+    expected = edited(*(Edit(layer, at, [1, 5], keep=0.0, value=2.0) for layer in both))
+    for channels in (slice(2, 5), np.array(at), tuple(at)):
+        given = Edit(channels=channels, tokens=np.array([1, 5]), keep=0.0, value=2.0)
+        assert mx.array_equal(edited(given), expected)
+
+
 @pytest.mark.parametrize("name", LOOPED)
 def test_channels_is_an_edit_for_each(name):
     model, text = tiny_model(**VARIANTS[name]), tokens(LENGTH)
