@@ -64,9 +64,9 @@ def main() -> None:
     pages = {name: of_answer(name) for name in FORGOTTEN}
     title = "Memory Horizon: sums since the last reset"
     pages["memory-horizon"] = lab_page(EMBEDDED / "lab", title)
-    pages["model"] = gl.watch.page("demo", title="Ask a GateLoop about Python")
     for name, page in pages.items():
         (OUT / f"{name}.html").write_text(page, "utf-8")
+    gl.watch.page(*gl.load("demo"), OUT / "model.html", title="Ask a GateLoop about Python")
 
 
 if __name__ == "__main__":

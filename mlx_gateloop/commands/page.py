@@ -15,9 +15,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _page(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.io.files import write_text
+    from mlx_gateloop.io.models import load
     from mlx_gateloop.watch.page import page
 
-    text = page(arguments.model, title=arguments.title)
-    write_text(arguments.out, text)
-    print(f"{arguments.out}: {len(text) / 1e6:.1f} MB; open it in a browser")
+    out = arguments.out
+    page(*load(arguments.model), out, title=arguments.title)
+    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")

@@ -1,6 +1,7 @@
 """A model as one HTML file, which runs it without a server and without the network."""
 
 import base64
+import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -11,10 +12,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, shown
+from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.model_file import PACKAGE_ONLY
-from mlx_gateloop.io.models import OUR_CODE, load, model_directory
+from mlx_gateloop.io.models import OUR_CODE, save
 from mlx_gateloop.model.arguments import GATED
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
@@ -29,36 +30,35 @@ MAX_PARAMETERS = 30_000_000  # 40 MB of HTML; a token then takes a tenth of a se
 MARK = "\ue000"  # stands for a message
 
 
-def page(model: str | os.PathLike[str], *, title: str | None = None) -> str:
-    """Make one HTML file that runs a model: one types, it answers, and its words fade.
+def page(
+    model: Any, tokenizer: Any, path: str | os.PathLike[str], *, title: str | None = None
+) -> None:
+    """Write one HTML file that runs a model: one types, it answers, and its words fade.
 
     Matrices have 8 bits, as `mlx_lm.convert -q` makes them, and stay as they are if they have
     already; state transitions and vectors are float32. The script offers
     `window.gateloop.generate(prompt, {maxTokens, temperature, seed})`, a promise of the text.
 
     Args:
-        model: A directory of `save`, or the name of an embedded model.
-        title: Heading; None takes the directory's name.
-
-    Returns:
-        The content of the file.
+        model: A GateLoop of `gl.load`.
+        tokenizer: Its tokenizer.
+        path: The file.
+        title: Heading; None takes the file's name.
 
     Raises:
         InputError: The model is too large or has options that the page lacks, or its tokenizer is
             no byte pair encoding with bytes for unknown letters.
 
     Examples:
-        >>> page("demo")[:15]
-        '<!doctype html>'
+        >>> import mlx_gateloop as gl
+        >>> gl.watch.page(*gl.load("demo"), "demo.html")
     """
-    found, tokenizer = load(model)
-    directory = model_directory(os.fspath(model))
-    _check(found)
+    _check(model)
     data = {
         "format": FORMAT,
         "version": VERSION,
-        "config": asdict(found.args),
-        "tokenizer": _tokenizer(directory),
+        "config": asdict(model.args),
+        "tokenizer": _tokenizer(tokenizer),
         "chat": _chat(tokenizer),
         "stops": sorted(stop_token_ids(tokenizer)),
         "rates": [LOW, HIGH],
@@ -70,10 +70,12 @@ def page(model: str | os.PathLike[str], *, title: str | None = None) -> str:
         "form": inserted(part("form.html"), {"placeholder": placeholder}),
         "note": "",
     }
-    hidden = {"weights": coded_weights(directory), "worker": script_of(WORKER)}
-    return filled(
+    with TemporaryDirectory() as folder:
+        save(model, tokenizer, folder)
+        hidden = {"weights": coded_weights(Path(folder)), "worker": script_of(WORKER)}
+    text = filled(
         data,
-        title or f"{directory.name}: a model that runs in this page",
+        title or f"{Path(path).stem}: a model that runs in this page",
         SCRIPTS,
         inserted(part("words.html"), words),
         model="".join(
@@ -82,6 +84,7 @@ def page(model: str | os.PathLike[str], *, title: str | None = None) -> str:
         ),
         workers="blob:",
     )
+    write_text(Path(path), text)
 
 
 def _check(model: Any) -> None:
@@ -102,15 +105,15 @@ def _check(model: Any) -> None:
         )
 
 
-def _tokenizer(directory: Path) -> dict[str, Any]:
-    tree = read_json(directory / "tokenizer.json")
+def _tokenizer(tokenizer: Any) -> dict[str, Any]:
+    tree = json.loads(tokenizer.backend_tokenizer.to_str())
     model = tree["model"]
     adds = (tree["post_processor"] or {}).get("special_tokens")
     changes = tree["normalizer"] or tree["pre_tokenizer"] or adds
     if model.get("type") != "BPE" or not model.get("byte_fallback") or changes:
         raise InputError(
-            f"{directory / 'tokenizer.json'}: a page reads byte pair encodings with byte_fallback "
-            "and nothing before or after, as `gateloop train` makes them"
+            "tokenizer: a page reads byte pair encodings with byte_fallback and nothing before or "
+            "after, as `gateloop train` makes them"
         )
     pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
     special = {token["content"]: token["id"] for token in tree["added_tokens"]}

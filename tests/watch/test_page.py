@@ -41,7 +41,7 @@ def written(file, asked):
 
 def save_page(model, folder):
     file = folder / "page.html"
-    file.write_text(page(model), "utf-8")
+    page(*gl.load(model), file)
     return file
 
 
@@ -156,7 +156,8 @@ def test_a_tokenizer_that_a_page_cannot_run(tmp_path):
     whole = json.loads(file.read_text())
     for changed in ({"normalizer": {"type": "NFC"}}, {"pre_tokenizer": {"type": "Whitespace"}}):
         file.write_text(json.dumps(whole | changed))
-        assert "byte pair encodings with byte_fallback" in refusal(page, tmp_path / "model")
+        given = *gl.load(tmp_path / "model"), tmp_path / "page.html"
+        assert "byte pair encodings with byte_fallback" in refusal(page, *given)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
@@ -180,7 +181,7 @@ def test_in_a_browser(tmp_path):
         tab.wait_for_selector(".stop:disabled")
         answer = tab.locator(".words [data-kind=answer]")
         assert answer.count() == 200
-        assert tab.title().startswith("model")
+        assert tab.title().startswith("page")
         assert HOSTILE.split("\u202e")[0] in tab.inner_text(".words")
         assert tab.locator(".words img").count() == 0
         assert tab.locator(".wipe").is_disabled()  # the view is at the answer
