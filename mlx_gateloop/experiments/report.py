@@ -102,7 +102,7 @@ def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
         drawn.append("training-curves.png")
     if curves and measure is BITS:
         seconds = {
-            lines[model]: float(np.mean([r["seconds"] / r["steps"] for r in results]))
+            lines[model]: float(np.mean([r["seconds"] / max(1, r["steps"]) for r in results]))
             for model, results in runs.items()
         }
         figures.compression(curves, tree["tokens_per_step"], seconds, out / "bits.png")

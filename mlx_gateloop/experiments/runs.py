@@ -106,21 +106,19 @@ class Run:
         record["total_steps"] = config.total_steps(TaskSource(config, task).batches.per_epoch)
         record["made"] = {key: made[key] for key in MADE} | {"date": now()}
         with locked(self.directory):
-            write_text(self.record, f"{json.dumps(record | self._result(task))}\n")
+            progress = read_newest(self.directory / LAST)[1]
+            record["steps"] = progress.step
+            record["seconds"] = progress.seconds + progress.recent_seconds
+            write_text(self.record, f"{json.dumps(record | self._result(task, progress))}\n")
 
-    def _progress(self) -> Progress:
-        return read_newest(self.directory / LAST)[1]
-
-    def _result(self, task: Task) -> dict[str, Any]:
+    def _result(self, task: Task, progress: Progress) -> dict[str, Any]:
         """Test the best weights of the run (by validation loss)."""
-        model, test, progress = load_weights(self.directory), task.test, self._progress()
+        model, test = load_weights(self.directory), task.test
         score = evaluate_task(model, test, batch_size=32)
         spans, marker = test.inputs.shape[1] + 1, task.marker  # the same for all draws
         return {
             "parameters": num_parameters(model),
             "intermediate_size": model.args.intermediate_size,
-            "steps": progress.step,
-            "seconds": progress.seconds + progress.recent_seconds,
             "loss": score.loss_nats,
             "accuracy": score.accuracy,
             "asked_by_span": np.bincount(test.span[test.asked], minlength=spans).tolist(),
@@ -147,12 +145,9 @@ class Trial(Run):
         task = super().task()
         return replace(task, test=task.test[:0])
 
-    def _result(self, task: Task) -> dict[str, Any]:
-        progress = self._progress()
+    def _result(self, task: Task, progress: Progress) -> dict[str, Any]:
         loss = progress.best_loss
         return {
             "settings": dict(self.settings),
-            "steps": progress.step,
-            "seconds": progress.seconds + progress.recent_seconds,
             "validation_loss": loss if np.isfinite(loss) else None,
         }

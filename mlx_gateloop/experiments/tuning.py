@@ -73,8 +73,8 @@ def _points(count: int) -> Any:
 def _ranges(experiment: Experiment) -> dict[str, tuple[float, float]]:
     """The ranges of learning rate, ratio of the rates, and longest half-life."""
     rate = experiment.train.get("optimizer.learning_rate")
-    if not isinstance(rate, int | float):
-        expected = "expected a number to tune around"
+    if not isinstance(rate, int | float) or rate <= 0:
+        expected = "expected a number above 0 to tune around"
         raise InputError(f"optimizer.learning_rate: {expected}, got {shown(rate)}")
     default = signature(TASKS[experiment.name]).parameters["length"].default
     length: Any = experiment.task.get("length", default)

@@ -25,13 +25,9 @@ class Line(NamedTuple):
 
 def new_figure(width: float, height: float) -> "Figure":
     """Make an empty matplotlib figure; sizes in inches."""
-    # The Figure API leaves pyplot's global state and the display alone.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # without pyplot's global state and display
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def line_style(number: int) -> dict[str, Any]:

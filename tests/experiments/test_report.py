@@ -78,5 +78,6 @@ def test_runs_without_a_common_validation_have_no_line(tmp_path, plotted):
     tree = tree_of("text", ["lru", "s5", "retnet"], curves, tokens_per_step=16)
     for run in tree["runs"]:
         run |= {"asked_by_span": [1, 0], "right_by_span": [1, 0]}  # too few to draw
+        run |= {"steps": 0, "seconds": 0.0}  # it diverged before its first checkpoint
     report.draw_records(tmp_path, tree)
     assert not {"LRU", "S5", "RetNet"} & plotted.keys()

@@ -78,9 +78,10 @@ def test_a_chosen_value_near_an_end_of_its_range_is_named():
         assert ("longest_half_life" in named) == is_at_an_end
 
 
-def test_a_rate_that_is_no_number(tmp_path):
-    broken = RUNNING_SUM.changed_by(SHORT | {"optimizer.learning_rate": "abc"}, trials=2)
-    words = "optimizer.learning_rate: expected a number to tune around, got 'abc'"
+@pytest.mark.parametrize("rate", ["abc", 0])
+def test_a_rate_that_is_no_number(tmp_path, rate):
+    broken = RUNNING_SUM.changed_by(SHORT | {"optimizer.learning_rate": rate}, trials=2)
+    words = f"optimizer.learning_rate: expected a number above 0 to tune around, got {rate!r}"
     assert refusal(run_experiment, broken, tmp_path / "out") == words
 
 
