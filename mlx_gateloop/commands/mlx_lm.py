@@ -13,6 +13,8 @@ from typing import Any
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.registered import MODELS
 
+MODEL_FLAGS = ("--model", "--hf-path", "--draft-model")
+
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="SUBCOMMAND ...")
@@ -25,9 +27,12 @@ def _run(arguments: argparse.Namespace) -> None:
 
     from mlx_gateloop.io.models import local
 
-    words = arguments.arguments or ["--help"]
+    words = []
+    for word in arguments.arguments or ["--help"]:  # --model=NAME as --model NAME
+        flag, equals, value = word.partition("=")
+        words += [flag, value] if equals and flag in MODEL_FLAGS else [word]
     for at, (flag, value) in enumerate(pairwise(words), 1):
-        if flag not in ("--model", "--hf-path", "--draft-model"):
+        if flag not in MODEL_FLAGS:
             continue
         if value.startswith(("/", ".", "~")) and not Path(value).expanduser().exists():
             raise InputError(f"{flag} {value}: no such model directory")

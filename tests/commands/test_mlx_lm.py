@@ -62,7 +62,7 @@ def test_a_rank_of_mlx_launch_runs_the_command(with_code):
 @pytest.mark.parametrize(("target", "draft"), [("model", "mamba"), ("mamba", "model")])
 def test_a_draft_needs_models_that_can_go_back(target, draft, model, capsys):
     save_recurrent_model(model.parent / "mamba", "mamba")
-    argv = ["mlx-lm", "generate", "--prompt", "a", "--model", target, "--draft-model", draft]
+    argv = ["mlx-lm", "generate", "--prompt", "a", f"--model={target}", "--draft-model", draft]
     flag = "--model" if target == "mamba" else "--draft-model"
     assert f"{flag}: a state of mamba cannot be rewound" in fails(capsys, *argv)
 
