@@ -56,9 +56,9 @@ class GateLoop(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        options |= {"num_heads": heads, "transition": transition, "gate": gate, "norm": norm}
-        options |= {"output_gate": output_gate, "longest_half_life": longest_half_life}
-        args = LayerArgs(hidden_size=dim, mixer="gate_loop", **options)
+        shape: dict[str, Any] = {"hidden_size": dim, "num_heads": heads, "mixer": "gate_loop"}
+        shape |= {"transition": transition, "gate": gate, "norm": norm, "output_gate": output_gate}
+        args = LayerArgs(**shape, longest_half_life=longest_half_life, **options)
         if args.conv_size is not None:
             raise args.invalid("conv_size", "null in a layer, whose state is one array")
         self.time_norm = make_norm(args)
@@ -81,8 +81,9 @@ class GateLoop(nn.Module):
             reverse: Run from the last token to the first.
 
         Returns:
-            y `[B, L, dim]` in x's dtype, and the state after the last token: float32 `[B, P, dim]`
-            or `[B, P, H, K, K]` with heads, real and imaginary part, or P = 1 with real gates.
+            y `[B, L, dim]` in the common dtype of x and the weights, and the state after the last
+            token: float32 `[B, P, dim]` or `[B, P, H, K, K]` with heads, real and imaginary part,
+            or P = 1 with real gates.
 
         Raises:
             ValueError: A shape or dtype that does not fit, naming the argument.

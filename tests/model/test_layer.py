@@ -59,8 +59,9 @@ def test_what_cannot_be_used_is_named():
         gl.GateLoop(SIZE, gate="elliptic")
     with pytest.raises(ValueError, match="conv_size must be null in a layer"):
         gl.GateLoop(SIZE, conv_size=4)
-    with pytest.raises(TypeError, match="mixer"):
-        gl.GateLoop(SIZE, mixer="softmax")
+    for name, value in {"mixer": "softmax", "num_heads": 2}.items():
+        with pytest.raises(TypeError, match=name):
+            gl.GateLoop(SIZE, **{name: value})
     layer = gl.GateLoop(SIZE)
     for shape in [(2, SIZE), (1, 2, SIZE + 1), (1, 1, 2, SIZE)]:
         with pytest.raises(ValueError, match=r"x: expected the shape \[B, L, 8\], got"):
