@@ -4,9 +4,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders
-from tokenizers.models import BPE
-
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line, shortened
 from mlx_gateloop.io.models import HUB_ID
@@ -51,7 +48,7 @@ def _load(name: str, vocab_size: int) -> tuple[Any, str]:
         tokenizer = byte_tokenizer()
         if len(tokenizer) <= vocab_size:
             return tokenizer, "bytes, then special tokens"
-        return plain_byte_tokenizer(), "bytes, without special tokens"
+        return byte_tokenizer(special=False), "bytes, without special tokens"
     if path.suffix == ".model" and path.is_file():
         return from_sentencepiece(path, vocab_size), f"sentencepiece, {path.name}"
     if path.name == "tokenizer.json" and (path.parent / "tokenizer_config.json").is_file():
@@ -77,16 +74,3 @@ def _with_transformers(path: Path) -> Any:
         return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
     except Exception as error:  # tokenizers raises nothing narrower
         raise InputError(f"--tokenizer {path}: cannot be loaded: {one_line(error)}") from None
-
-
-def plain_byte_tokenizer() -> Any:
-    """Make a tokenizer of the 256 bytes of UTF-8 without an end of text, for models trained so."""
-    from transformers import PreTrainedTokenizerFast
-
-    # ASCII as characters, the rest as bytes: see mlx_gateloop.tokenizer.byte_tokenizer
-    tokens = [chr(i) if i < 128 else f"<0x{i:02X}>" for i in range(256)]
-    tokenizer = Tokenizer(BPE({token: i for i, token in enumerate(tokens)}, [], byte_fallback=True))
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)

@@ -168,11 +168,13 @@ def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[tuple[str, st
     return [(left, right) for *_, left, right in sorted(splits)]
 
 
-def byte_tokenizer() -> "PreTrainedTokenizerFast":
-    """Make a tokenizer whose ids 0 to 255 are the bytes of UTF-8, followed by special tokens."""
+def byte_tokenizer(special: bool = True) -> "PreTrainedTokenizerFast":
+    """Make a tokenizer whose ids 0 to 255 are the bytes of UTF-8, before any special tokens."""
     # ASCII as characters: decoders replace a whole run of byte tokens if one byte is invalid.
-    vocabulary = [chr(i) if i < 128 else f"<0x{i:02X}>" for i in range(256)] + [UNK]
+    vocabulary = [chr(i) if i < 128 else f"<0x{i:02X}>" for i in range(256)] + [UNK] * special
     ids = {token: i for i, token in enumerate(vocabulary)}
+    if not special:
+        return _wrap(Tokenizer(BPE(ids, [], byte_fallback=True)), [])
     tokenizer = Tokenizer(BPE(ids, [], unk_token=UNK, byte_fallback=True))
     turns, ends = [TURN_START, TURN_END], {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD}
     return _wrap(tokenizer, turns, unk_token=UNK, **ends)

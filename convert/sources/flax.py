@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_unflatten
 
 from mlx_gateloop.model.arguments import Activation
 from mlx_gateloop.model.lm import ModelArgs
@@ -143,18 +144,7 @@ class Flax(Source[ModelArgs]):
         )
         names = [rule.source for rule in self.table(args)]
         arrays = {name: np.array(tensor(name).astype(mx.float32)) for name in names}
-        return FlaxReference(model, nested(arrays), args.num_hidden_layers)
-
-
-def nested(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for name, array in arrays.items():
-        *path, last = name.split(".")
-        node = tree
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = array
-    return tree
+        return FlaxReference(model, tree_unflatten(list(arrays.items())), args.num_hidden_layers)
 
 
 def _norm(source: str, ours: str) -> list[Rule]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from mlx_gateloop.distributed.hosts import LOCAL, SSH_FAILED, Host, Hostfile, free_ports
 
@@ -177,8 +177,10 @@ class Attempt:
         sent = time.monotonic()
         with selectors.DefaultSelector() as selector:
             for rank in self._ranks:
-                selector.register(_pipe(rank.process.stdout), selectors.EVENT_READ, rank.read)
-                selector.register(_pipe(rank.process.stderr), selectors.EVENT_READ, rank.read_error)
+                out, err = rank.process.stdout, rank.process.stderr
+                for pipe, read in ((out, rank.read), (err, rank.read_error)):
+                    assert pipe
+                    selector.register(pipe, selectors.EVENT_READ, read)
             while selector.get_map() and not self._is_overdue() and self.interrupts < 2:
                 for key, _ in selector.select(timeout=0.2):
                     if data := os.read(key.fd, 65536):
@@ -245,11 +247,6 @@ class Attempt:
             f"{names}: not connected after {settings.start_limit:g} s; see that the machines reach "
             "each other's ips at these ports"
         )
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe
-    return pipe
 
 
 def _say(line: str) -> None:

@@ -1,8 +1,7 @@
 """The backends that compute the scan, and the choice of one."""
 
-import warnings
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 import mlx.core as mx
@@ -10,7 +9,7 @@ import mlx.core as mx
 from mlx_gateloop.ops import cpu, plain
 from mlx_gateloop.ops.checks import check_choice
 from mlx_gateloop.ops.gpu import operator as gpu
-from mlx_gateloop.ops.gpu.first_use import KernelError
+from mlx_gateloop.ops.gpu.first_use import KernelError, warn_once
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.scan import linear_recurrence
 
@@ -69,11 +68,5 @@ def run_on(name: str, function: Callable[[Backend], T]) -> T:
     except KernelError as error:
         if name != "auto":
             raise
-        _warn_once(str(error))
+        warn_once(f"mlx_gateloop computes the scan in plain MLX: {error}")
         return function(BACKENDS["mlx"])
-
-
-@cache
-def _warn_once(message: str) -> None:
-    # Level 4 is the line that called the public function.
-    warnings.warn(f"mlx_gateloop computes the scan in plain MLX: {message}", stacklevel=4)

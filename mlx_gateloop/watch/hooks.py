@@ -114,19 +114,21 @@ def mamba(given: Arguments, names: Names, block: Any) -> Report:
 
 
 def gate_loop(given: Arguments, _: Names, __: nn.Module) -> Report:
-    """Our own layers, from their query, key, value and transition."""
-    transition = Transition(given["form"], given["first"], given["second"])
-    reads = {name: given[name][..., None] for name in ("query", "key")}
-    return Report("gate loop", transition, reads | {"value": given["value"]})
+    """Our own layers."""
+    return _of_operator(Transition(given["form"], given["first"], given["second"]), given)
 
 
 def gate_loop_update(given: Arguments, _: Names, __: nn.Module) -> Report:
-    """Layers of `mlx_gateloop.family`; those without heads have one a channel."""
+    """Layers of `mlx_gateloop.family`."""
+    return _of_operator(Transition.polar(given["log_a"]), given)
+
+
+def _of_operator(transition: Transition, given: Arguments) -> Report:
+    """Report what `gate_loop` read; without heads each channel is one."""
     query, key, value = (given[name] for name in "qkv")
     norm = mx.abs(value) if value.ndim == 3 else mx.linalg.norm(value, axis=-1)
     query, key = (x[..., None] if x.ndim == 3 else x for x in (query, key))
-    reads = {"query": query, "key": key, "value": norm}
-    return Report("gate loop", Transition.polar(given["log_a"]), reads)
+    return Report("gate loop", transition, {"query": query, "key": key, "value": norm})
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ METHODS = {  # methods of a layer
     "_wkv7": Hook(wkv7, ("w", "r", "k", "a", "b")),
     "ssm_step": Hook(mamba, ("x",), ("A",)),
 }
-GATE_LOOP = Hook(gate_loop, ("first", "second", "query", "key", "value", "mask"), ("form",))
+GATE_LOOP = Hook(gate_loop, ("first", "second", "q", "k", "v", "mask"), ("form",))
 
 
 class Call:
@@ -191,26 +193,16 @@ class Call:
 
 
 def gate_loop_call(
-    layer: Any,
-    query: mx.array,
-    key: mx.array,
-    value: mx.array,
-    transition: Transition,
-    mask: mx.array | None,
+    layer: Any, q: mx.array, k: mx.array, v: mx.array, a: Transition, mask: mx.array | None
 ) -> Call:
     """Record a call of our layer, with the transition broadcast over tokens and channels."""
     if layer.args.transition == "none":
         raise InputError("attention without transitions keeps tokens unchanged")
-    flat = (*query.shape[:2], -1)  # [B, L, H, K] -> [B, L, H K]
     first, second = (
-        None if plane is None else mx.broadcast_to(plane, query.shape).reshape(flat)
-        for plane in (transition.first, transition.second)
+        None if plane is None else mx.broadcast_to(plane, q.shape) for plane in (a.first, a.second)
     )
-    norm = mx.linalg.norm(value, axis=-1, keepdims=True) if value.ndim == 4 else mx.abs(value)
-    norm = mx.broadcast_to(norm, query.shape)  # a channel is one head
-    arrays = {"query": query.reshape(flat), "key": key.reshape(flat), "value": norm.reshape(flat)}
-    planes = {"first": first, "second": second, "form": transition.form}
-    return Call(GATE_LOOP, arrays | planes | {"mask": mask}, {}, layer)
+    arrays = {"first": first, "second": second, "q": q, "k": k, "v": v, "mask": mask}
+    return Call(GATE_LOOP, arrays | {"form": a.form}, {}, layer)
 
 
 def report_of(calls: list[Call]) -> Report:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, wraps
 from threading import Lock
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -84,7 +84,7 @@ class Instrumented:
     def _instrument(self, layer: "Layer") -> None:
         module, cls = layer.module, type(layer.module)
         if isinstance(module, TimeMixing):
-            module.observe = partial(layer.report, gate_loop_call)
+            module.observe = lambda *read: layer.report(lambda: gate_loop_call(module, *read))
             self._undo.callback(delattr, module, "observe")
             return
         methods = {
@@ -129,15 +129,20 @@ class Layer(NamedTuple):
             result = function(*args, **options)
         else:
             result = edited(function, hook, _given(function, args, options))
-        self.report(partial(_call_of, function, hook), *args, **options)
+
+        def call() -> Call:
+            given = _given(function, args, options)
+            return Call(hook, given, _signature(function)[2], self.module)
+
+        self.report(call)
         return result
 
-    def report(self, make_call: Callable[..., Call], *args: Any, **options: Any) -> None:
+    def report(self, make_call: Callable[[], Call]) -> None:
         """Report a call of the recurrence; exclude the layer if that fails."""
         if (recorder := self.model.recorder) is None:
             return
         try:
-            recorder.receive(self.name, make_call(self.module, *args, **options))
+            recorder.receive(self.name, make_call())
         except InputError as error:
             recorder.exclude(self.name, one_line(error))
         except Exception as error:  # mlx-lm's internals may change; the model continues
@@ -196,13 +201,6 @@ def _reporting_method(layer: Layer, method: Callable[..., Any], hook: Hook) -> C
         return layer.run(method, hook, args, options)
 
     return call
-
-
-def _call_of(
-    function: Callable[..., Any], hook: Hook, module: Any, *args: Any, **options: Any
-) -> Call:
-    given = _given(function, args, options)
-    return Call(hook, given, _signature(function)[2], module)
 
 
 def _given(function: Callable[..., Any], args: Any, options: Any) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from helpers.parity import paper_state
 from helpers.records import trial_record
 from helpers.tokenizers import trained_pieces
 from helpers.training import model_and_optimizer
+from mlx.utils import tree_unflatten
 from mlx_gateloop.app.conversations import file as conversation_file
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.prefix_cache import PrefixCache, PrefixState
 from mlx_gateloop.convert.__main__ import main as convert
-from mlx_gateloop.convert.sources.flax import nested
 from mlx_gateloop.convert.tokenizer import load_tokenizer
 from safetensors.numpy import save_file
 
@@ -132,7 +132,9 @@ def _legacy(folder):
 
 
 def _msgpack(folder):
-    (folder / "weights.msgpack").write_bytes(packed({"params": nested(jax_weights(VOCABULARY))}))
+    (folder / "weights.msgpack").write_bytes(
+        packed({"params": tree_unflatten(list(jax_weights(VOCABULARY).items()))})
+    )
 
 
 def _index(folder):

@@ -2,6 +2,7 @@
 
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,6 +22,11 @@ NOTABLE = 2.0  # seconds of compilation that are reported
 
 class KernelError(RuntimeError):
     """A kernel does not compile or does not run on this GPU."""
+
+
+@cache
+def warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=4)  # the line that called the public function
 
 
 def check_counts(*numbers: int) -> None:

@@ -1,6 +1,5 @@
 """The operator and its scan by the GPU kernels, differentiable; results as in `gate_loop`."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -10,7 +9,7 @@ import mlx.core as mx
 
 from mlx_gateloop.ops import plain, scan
 from mlx_gateloop.ops.gpu import heads, heads_kernels
-from mlx_gateloop.ops.gpu.first_use import KernelError, plan
+from mlx_gateloop.ops.gpu.first_use import KernelError, plan, warn_once
 from mlx_gateloop.ops.gpu.kernels import BACKWARD, FORWARD, PARTS, Arrays, Kernels, Variant, run
 from mlx_gateloop.ops.gpu.launch_config import Pass
 from mlx_gateloop.ops.planes import Planes, unstack
@@ -96,11 +95,6 @@ def _alike(*arrays: mx.array) -> tuple[mx.array, ...]:
     return arrays if kept else tuple(x.astype(mx.float32) for x in arrays)
 
 
-@cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, stacklevel=4)
-
-
 class _Passes(NamedTuple):
     """Both passes of a form of the operator, and the names of their arrays."""
 
@@ -153,7 +147,7 @@ def _operator(kernels: Kernels, variant: Variant, has_heads: bool = False) -> Ca
         try:
             found: Any = gradient(*arrays, *outputs[given:], *cotangents[:given])
         except KernelError as error:
-            _warn_once(f"mlx_gateloop computes the gradient in plain MLX: {error}")
+            warn_once(f"mlx_gateloop computes the gradient in plain MLX: {error}")
             found = _plain_gradients(variant, primals, cotangents[:given])
         by_name = dict(zip(gradients, found, strict=True))
         if variant.masked:

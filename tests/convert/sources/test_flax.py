@@ -6,8 +6,8 @@ import pytest
 from helpers.errors import refusal
 from helpers.flax_model import VOCAB, flax_model, flax_state
 from helpers.parity import TOLERANCE, assert_same, converted, difference, random_tokens, shapes_of
+from mlx.utils import tree_unflatten
 from mlx_gateloop.convert.sources import SOURCES
-from mlx_gateloop.convert.sources.flax import nested
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 linen = pytest.importorskip("flax.linen", reason="Flax is not installed")
@@ -39,7 +39,7 @@ def test_long_sequences_and_the_state_they_leave():
     state = flax_state(model)
     ours, _ = converted(state, "flax")
     cache, prompt = ours.make_cache(), random_tokens(VOCAB, 512)
-    parameters = {"params": nested(state)}
+    parameters = {"params": tree_unflatten(list(state.items()))}
     carry, logits = jax.jit(lambda x: model.apply(parameters, x, training=False))(prompt)
     assert difference(ours(mx.array(prompt), cache), logits) <= TOLERANCE
     states = [np.array(layer[0])[:, 0] for layer in cache]  # the real plane

@@ -9,7 +9,7 @@ from helpers.checkpoints import refused, run
 from helpers.family import random_tokens
 from helpers.flax_model import GOLDEN, LENGTHS, SIZES, jax_weights, packed
 from helpers.parity import converted, difference
-from mlx_gateloop.convert.sources.flax import nested
+from mlx.utils import tree_unflatten
 
 import mlx_gateloop as gl
 
@@ -37,7 +37,7 @@ def test_logits_are_those_of_the_package(kind):
 def write(path, weights):
     """Write arrays as `equinox.tree_serialise_leaves` or flax does."""
     if path.suffix == ".msgpack":
-        path.write_bytes(packed({"params": nested(weights)}))
+        path.write_bytes(packed({"params": tree_unflatten(list(weights.items()))}))
         return
     with path.open("wb") as file:
         for array in weights.values():

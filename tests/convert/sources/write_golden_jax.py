@@ -10,7 +10,7 @@ from gateloop import GateLoopTransformer as FlaxModel
 from gateloop_transformer.gateloop_transformer_jax import GateLoopTransformer as EquinoxModel
 from helpers.family import random_tokens
 from helpers.flax_model import GOLDEN, LENGTHS, SIZES, jax_weights
-from mlx_gateloop.convert.sources.flax import nested
+from mlx.utils import tree_unflatten
 
 flax, weights = FlaxModel(**SIZES), jax_weights()
 equinox = EquinoxModel(**SIZES, key=jax.random.PRNGKey(0))
@@ -21,7 +21,7 @@ equinox = jax.tree_util.tree_unflatten(tree, arrays)
 logits = {}
 for length in LENGTHS:
     tokens = random_tokens(length, batch=2) % SIZES["num_tokens"]
-    logits[f"flax {length}"] = flax.apply({"params": nested(weights)}, tokens)
+    logits[f"flax {length}"] = flax.apply({"params": tree_unflatten(list(weights.items()))}, tokens)
     logits[f"equinox {length}"] = equinox(tokens)
 np.savez(GOLDEN, **logits)
 print({name: float(np.abs(y).max()) for name, y in logits.items()})

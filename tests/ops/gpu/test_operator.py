@@ -29,8 +29,7 @@ max_headed_and_heads = pytest.mark.parametrize("sizes", [(3,), (2, 5)], ids=["ma
 
 @pytest.fixture(autouse=True)
 def _no_warning_was_given():
-    gpu._warn_once.cache_clear()
-    backends._warn_once.cache_clear()
+    first_use.warn_once.cache_clear()
 
 
 class Machine:
