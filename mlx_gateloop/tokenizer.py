@@ -254,4 +254,6 @@ def largest_id(tokenizer: Any) -> int:
 def stop_token_ids(tokenizer: Any) -> list[int]:
     """Return the ids that end a generation: the end of the text and of a chat turn."""
     vocabulary = tokenizer.get_vocab()
-    return [vocabulary[token] for token in (tokenizer.eos_token, TURN_END) if token in vocabulary]
+    own = [vocabulary[token] for token in (tokenizer.eos_token, TURN_END) if token in vocabulary]
+    given = getattr(tokenizer, "eos_token_ids", None)  # of mlx-lm's wrapper, from the config
+    return [*own, *sorted(given - {*own})] if isinstance(given, set) else own
