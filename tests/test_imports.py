@@ -4,12 +4,11 @@ import ast
 import sys
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import find_spec, resolve_name
-from pathlib import Path
 
 import pytest
 from helpers.interpreter import python
+from helpers.scripts import ROOT
 
-ROOT = Path(__file__).parent.parent
 LEAVES = {"configuration", "errors", "io.files", "io.machine", "io.tables"}
 LIBRARY = LEAVES | {"distributed", "family", "generate", "io", "model", "ops", "tokenizer"}
 TOOLS = LIBRARY | {"data", "plots", "train", "watch"}

@@ -7,17 +7,17 @@ import sys
 import zipfile
 from importlib import import_module
 from importlib.metadata import requires
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from helpers.commands import fails
 from helpers.interpreter import python
+from helpers.scripts import ROOT
 from packaging.requirements import Requirement
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.commands import extras
 
-ROOT = Path(__file__).parent.parent
 PREFIX = "mlx_gateloop/"
 
 
@@ -56,16 +56,14 @@ def test_all_is_every_extra_but_torch():
 )
 def test_a_command_names_the_extra_that_is_missing(monkeypatch, capsys, command, absent, extra):
     monkeypatch.setattr(extras, "installed", lambda name: None if name == absent else "1")
-    assert main(command) == 2
-    advice = f'error: {absent}: not installed; run: pip install "mlx-gateloop[{extra}]"\n'
-    assert capsys.readouterr().err == advice
+    advice = f'run: pip install "mlx-gateloop[{extra}]"'
+    assert fails(capsys, *command) == f"error: {absent}: not installed; {advice}"
 
 
 def test_a_module_that_is_missing_later_names_its_extra(monkeypatch, capsys):
     missing = ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow.parquet")
     monkeypatch.setattr("mlx_gateloop.commands.doctor.report", Mock(side_effect=missing))
-    assert main(["doctor"]) == 2
-    assert 'pip install "mlx-gateloop[train]"' in capsys.readouterr().err
+    assert 'pip install "mlx-gateloop[train]"' in fails(capsys, "doctor")
     monkeypatch.setattr(
         "mlx_gateloop.commands.doctor.report", lambda: import_module("no_such_module")
     )

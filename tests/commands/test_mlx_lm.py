@@ -1,12 +1,12 @@
 """`gateloop mlx-lm`: our class is used; tests/mlx_lm_commands tries the commands."""
 
-import json
 import subprocess
 import sys
 from inspect import signature
 
 import pytest
 from helpers.commands import fails
+from helpers.hostile import edited
 from helpers.recurrent import save_recurrent_model
 from mlx_lm import utils
 
@@ -21,8 +21,7 @@ from mlx_gateloop.model.lm import Model
 def with_code(model):
     """A directory whose config.json names code, which must not run."""
     (model / "evil.py").write_text("1 / 0")
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"model_file": "evil.py"}))
+    edited("config.json", model_file="evil.py")(model)
     return model
 
 
@@ -42,8 +41,7 @@ def test_our_class_is_loaded_and_the_files_name_is_kept(with_code):
 
 
 def test_other_models_are_loaded_as_mlx_lm_does(with_code):
-    config = json.loads((with_code / "config.json").read_text()) | {"model_type": "llama"}
-    (with_code / "config.json").write_text(json.dumps(config))
+    edited("config.json", model_type="llama")(with_code)
     has_option = "trust_remote_code" in signature(utils.load_model).parameters  # from 0.32
     trust = {"trust_remote_code": True} if has_option else {}
     with pytest.raises(ZeroDivisionError):

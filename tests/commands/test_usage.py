@@ -3,17 +3,16 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers.commands import fails
 from helpers.interpreter import python
+from helpers.scripts import ROOT
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.commands import COMMANDS
 from mlx_gateloop.commands.experiment import NAMES
 
-ROOT = Path(__file__).parents[2]
 EVAL = "eval --model model --data"
 GENERATE = "generate --model model"
 
@@ -109,9 +108,7 @@ def test_a_fault_of_the_environment_is_one_line(monkeypatch, capsys, error, advi
         raise error
 
     monkeypatch.setattr("mlx_gateloop.bench.report.write_report", fail)
-    assert main(["bench", "ops"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert advice in line
+    assert advice in fails(capsys, "bench", "ops")
 
 
 INTERRUPTED = """

@@ -9,6 +9,7 @@ from subprocess import run
 from types import SimpleNamespace
 
 import pytest
+from helpers.commands import fails
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.distributed import hosts, launch
@@ -171,8 +172,7 @@ TRAIN = "-- train --out out"
 )
 def test_wrong_usage(words, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["launch", *words.split()]) == 2
-    assert capsys.readouterr().err == f"error: {message}\n"
+    assert fails(capsys, "launch", *words.split()) == f"error: {message}"
     with pytest.raises(SystemExit, match="2"):  # the launched command is checked first
         main(["launch", "-n", "2", *TRAIN.split(), "--bad"])
 
@@ -196,8 +196,7 @@ HERE = '{"ssh": "desk", "ips": ["127.0.0.1"]}'
 def test_bad_hostfiles(tmp_path, capsys, text, message):
     path = tmp_path / "hosts.json"
     path.write_text(text)
-    assert main(["launch", "--hostfile", str(path), *TRAIN.split()]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = fails(capsys, "launch", "--hostfile", str(path), *TRAIN.split())
     assert line.startswith(f"error: {path}: {message}")
 
 

@@ -5,10 +5,8 @@ import json
 import numpy as np
 import pytest
 from helpers.embedded import MODELS
-from mlx_gateloop.app.generation.files import SUMS
 
 from benchmarks.embedded_models import lab
-from benchmarks.embedded_models.package import sums
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.train.setup import num_parameters
@@ -18,11 +16,6 @@ from mlx_gateloop.train.task import evaluate_task
 @pytest.fixture(params=lab.SETTINGS)
 def directory(request):
     return MODELS / "lab" / request.param.replace("_", "-")
-
-
-def test_every_file_is_the_one_that_was_made(directory):
-    assert (directory / SUMS).read_text() == sums(directory)
-    assert sum(file.stat().st_size for file in directory.iterdir()) < 100_000
 
 
 def test_its_figures_are_those_of_the_test_samples(directory):
@@ -45,3 +38,4 @@ def test_a_run_is_packaged_whole(tmp_path, directory):
     lab.embed(run, tmp_path / "made")
     made = {file.name: file.read_bytes() for file in (tmp_path / "made").iterdir()}
     assert made == {file.name: file.read_bytes() for file in directory.iterdir()}
+    assert sum(map(len, made.values())) < 100_000

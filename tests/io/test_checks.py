@@ -51,10 +51,8 @@ def test_what_lies_beside_a_good_model_is_no_reason_to_refuse_it(tmp_path):
 
 
 def test_a_tokenizer_that_panics_is_one_line(tmp_path, monkeypatch):
-    class PanicException(BaseException):  # as PyO3 makes it
-        pass
-
     path = save_tiny_model(tmp_path / "model")
-    panic = PanicException("called `Option::unwrap()`\non a `None` value")
+    kind = type("PanicException", (BaseException,), {})  # as PyO3 makes it
+    panic = kind("called `Option::unwrap()`\non a `None` value")
     monkeypatch.setattr("mlx_lm.utils._load_tokenizer", Mock(side_effect=panic))
     assert "cannot be loaded: called `Option::unwrap" in refusal(gl.load, path)

@@ -15,8 +15,7 @@ from mlx_gateloop.model.cache import CannotTrim
 from mlx_gateloop.watch import Edit
 from mlx_gateloop.watch.recurrences import OPERATOR
 
-LENGTH, WIDTH, LAYERS = 9, 8, 2
-LOOPED = [name for name in VARIANTS if "ablation" not in VARIANTS[name]]
+LENGTH, LAYERS = 9, 2
 
 
 def logits_of(model, text, edits):
@@ -36,7 +35,7 @@ def some(count):
     return st.none() | st.lists(st.integers(0, count - 1), min_size=1, max_size=4)
 
 
-@pytest.mark.parametrize("name", LOOPED)
+@pytest.mark.parametrize("name", VARIANTS)
 @settings(max_examples=4)
 @given(st.data())
 def test_edits_are_exact_whole_and_token_by_token(name, data):
@@ -99,7 +98,7 @@ def test_layers_and_channels_can_be_all_a_slice_or_an_array():
         assert mx.array_equal(edited(given), expected)
 
 
-@pytest.mark.parametrize("name", LOOPED)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_channels_is_an_edit_for_each(name):
     model, text = tiny_model(**VARIANTS[name]), tokens(LENGTH)
     losses = gl.watch.channels(model, text[0], 1, since=2)

@@ -21,6 +21,7 @@ from mlx_gateloop.watch.storage import total_bytes
 
 GREEDY = Sampling(temperature=0)
 HELLO = [{"role": "user", "content": "hello"}]
+PanicException = type("PanicException", (BaseException,), {})  # as PyO3 makes it
 ENDLESS = "x" * 40  # the greedy answer to it does not end before the tests' limits
 
 
@@ -220,10 +221,6 @@ def test_a_stop_string_over_several_tokens_ends_the_answer_after_it(engine, fini
     for stop in (whole[7:11], whole[7:87]):
         run = finished(ask(engine, ENDLESS, max_tokens=140, stop=("never", stop, ENDLESS[:3])))
         assert (run.reason, run.text) == ("stop", whole[: whole.index(stop) + len(stop)])
-
-
-class PanicException(BaseException):  # as PyO3 makes it
-    pass
 
 
 def test_whatever_a_tokenizer_raises_the_engine_goes_on(engine, finished, until, monkeypatch):

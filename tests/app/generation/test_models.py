@@ -1,6 +1,5 @@
 """Models are found in the chosen folders and nowhere else, and bring no code."""
 
-import json
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
@@ -8,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 from helpers.errors import refusal
 from helpers.family import save_family_model
-from helpers.hostile import save_hostile_model
+from helpers.hostile import edited, save_hostile_model
 from helpers.steps import result
 from mlx_gateloop.app.generation.models import Models
 
@@ -26,10 +25,6 @@ def folder(tmp_path, models_folder):
 
 def write_sums(directory):
     (directory / "SHA256SUMS").write_text(sums(directory))
-
-
-def edit(path, **changes):
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def test_names_and_shapes(folder, models_folder, tmp_path):
@@ -92,7 +87,7 @@ def test_code_is_never_run(folder):
     assert models.load("hgrn").model.args.hidden_size == 64
     code = (("tokenizer_config", "model_file"), ("tokenizer_config", "auto_map"))
     for file, key in (*code, ("config", "auto_map")):
-        edit(folder / "tiny" / f"{file}.json", **{key: "code.py"})
+        edited(f"{file}.json", **{key: "code.py"})(folder / "tiny")
         line = refusal(models.load, "tiny")
         assert line == f"tiny/{file}.json: {key} would run repository code; not allowed"
 
@@ -121,7 +116,7 @@ def test_the_list_of_hashes_is_checked(folder):
 
 def test_broken_models_are_named(folder):
     models = Models([folder])
-    edit(folder / "tiny" / "config.json", gate="x" * 1_000_000)
+    edited("config.json", gate="x" * 1_000_000)(folder / "tiny")
     assert len(refusal(models.info, "tiny")) < 300
     (folder / "tiny" / "config.json").write_text("{")
     assert refusal(models.load, "tiny").startswith("tiny/config.json: not readable JSON: Exp")
@@ -159,7 +154,7 @@ def test_the_hub_is_asked_only_where_that_is_allowed(folder, monkeypatch):
     ((name, patterns),) = asked
     assert name == "owner/name"
     assert not any(Path("code.py").match(pattern) for pattern in patterns)
-    edit(copy / "config.json", auto_map={"AutoModel": "code.Model"})
+    edited("config.json", auto_map={"AutoModel": "code.Model"})(copy)
     assert "would run repository code" in refusal(allowed.load, "owner/name")
 
 

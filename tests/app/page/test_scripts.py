@@ -1,13 +1,8 @@
 """The page's scripts: a browser never runs an old one."""
 
-from pathlib import Path
-
-from helpers.node import needs_node, node
 from mlx_gateloop.app.page import scripts
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
-
-MODULES = Path(__file__).parent / "modules"
 
 
 def test_scripts_are_served_as_modules_and_checked_each_time():
@@ -21,8 +16,3 @@ def test_scripts_are_served_as_modules_and_checked_each_time():
     assert again.status_code == 304
     for folder in (scripts.URL, scripts.SHARED_URL):
         assert client.get(f"{folder}/%2e%2e/layout.py").status_code == 404
-
-
-@needs_node
-def test_modules():
-    node("--test", *sorted(MODULES.glob("*.test.js")))

@@ -2,10 +2,9 @@
 
 import os
 
+from helpers.commands import fails
 from helpers.errors import refusal
 from mlx_gateloop.app.server import security
-
-from mlx_gateloop.cli import main
 
 
 def test_only_this_machine_needs_no_password():
@@ -47,7 +46,4 @@ def test_the_environment_cannot_open_the_app(monkeypatch):
 
 
 def test_bad_arguments_end_with_one_line(capsys):
-    assert main(["app", "--host", "0.0.0.0"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: --host 0.0.0.0: ")
-    assert error.count("\n") == 1
+    assert fails(capsys, "app", "--host", "0.0.0.0").startswith("error: --host 0.0.0.0: ")

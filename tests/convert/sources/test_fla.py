@@ -16,6 +16,7 @@ from helpers.family import (
     random_weight,
     write_checkpoint,
 )
+from helpers.hostile import edited
 from helpers.parity import random_state
 from mlx_gateloop.convert.plan import make_plan
 from mlx_gateloop.convert.reading.find import find
@@ -102,11 +103,6 @@ def test_the_transformer_becomes_mlx_lms_llama(tied, tmp_path, capsys):
     assert "layer 1, length 1" in capsys.readouterr().out
 
 
-def change(source, **options):
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | options))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -126,16 +122,16 @@ def test_bad_input_is_one_line(options, message, tmp_path, capsys):
     if options is None:
         (source / "config.json").unlink()
     else:
-        change(source, **options)
+        edited("config.json", **options)(source)
     output = refused(capsys, source, tmp_path / "out", "--tokenizer", "bytes")
     assert message in output
     assert not (tmp_path / "out").exists()
 
 
 def test_what_the_transformer_has_and_llama_lacks(tmp_path):
-    write_transformer(tmp_path / "source")
+    write_transformer(source := tmp_path / "source")
     for options in ({"qkv_bias": True}, {"qk_norm": True}, {"window_size": 8}):
-        change(tmp_path / "source", **{"qkv_bias": False, "qk_norm": False, **options})
+        edited("config.json", **{"qkv_bias": False, "qk_norm": False, **options})(source)
         (key,) = options
-        output = refusal(make_plan, find(str(tmp_path / "source")), None, {})
+        output = refusal(make_plan, find(str(source)), None, {})
         assert f"config.json: {key} must be" in output
