@@ -301,13 +301,14 @@ class Decoder:
         """Return True at the limit, or after a stop string; the run gets the reason."""
         run = self.run
         if self.request.stop and run.stats.tokens:
-            last, recent = run.pieces[-1].text, ""
-            enough = len(last) + max(map(len, self.request.stop))
+            longest = len(run.pieces[-1].text) + max(map(len, self.request.stop))
+            pieces, size = list[str](), 0
             for piece in reversed(run.pieces[-len(self.answer) :]):  # not the prompt's
-                recent = piece.text + recent
-                if len(recent) >= enough:
+                pieces.append(piece.text)
+                size += len(piece.text)
+                if size >= longest:
                     break
-            known = len(recent) - len(last)
+            recent, known = "".join(reversed(pieces)), size - len(pieces[0])
             if any(end in recent[max(0, known + 1 - len(end)) :] for end in self.request.stop):
                 run.reason = "stop"
         if run.stats.tokens >= self.request.max_tokens:

@@ -57,15 +57,16 @@ class Handlers:
         if not text.strip():
             raise user_error("Type a message first.")
         asked = [*history, {"role": "user", "content": text}]
-        _, earlier = self.sessions.get(session)
+        shown, earlier = self.sessions.get(session)
         box: object = ""
         try:
             async for update in self.answer(asked, session, model, system, **values):
                 yield box, *update
                 box = gr.skip()  # keep what the user types meanwhile
         except gr.Error:
-            self.sessions.put(session, history, earlier)
-            state = self.status(session, earlier)
+            cut = earlier if history == shown else None  # it can still be continued
+            self.sessions.put(session, history, cut)
+            state = self.status(session, cut)
             yield text, history, escape_history(history), gr.skip(), state
             raise
 
@@ -102,7 +103,7 @@ class Handlers:
                 yield self._outputs(session, messages, current)
         except gr.Error:
             cut = earlier if answering is None and history == shown_before else None
-            if cut is not None:  # it can still be continued
+            if cut is not None:
                 self.sessions.put(session, history, cut)
             yield history, escape_history(history), gr.skip(), self.status(session, cut)
             raise

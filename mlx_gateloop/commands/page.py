@@ -15,9 +15,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _page(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.io.models import load
+    from mlx_gateloop.io.models import load, model_directory
     from mlx_gateloop.watch.page import page
 
-    out = arguments.out
-    page(*load(arguments.model), out, title=arguments.title)
+    out, name = arguments.out, model_directory(arguments.model).name
+    title = arguments.title or f"{name}: a model that runs in this page"
+    page(*load(arguments.model), out, title=title)
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")

@@ -34,7 +34,7 @@ class Edit:
 
     Args:
         layer: Index of the layer; None means all.
-        channels: Channels of its width, or a slice of them; None means all.
+        channels: Channels of its width, also as a slice or an array; None means all.
         tokens: Positions in the text that the block reads; None means all.
         keep: Replaces a_n: 0 wipes what the state held, 1 freezes it. None keeps a_n. A convolution
             reads its last inputs all the same.
@@ -49,8 +49,8 @@ class Edit:
     """
 
     layer: int | None = None
-    channels: Sequence[int] | slice | None = None
-    tokens: Sequence[int] | None = None
+    channels: Sequence[int] | np.ndarray | slice | None = None
+    tokens: Sequence[int] | np.ndarray | None = None
     keep: float | None = None
     write: float = 1.0
     value: float | mx.array | None = None
@@ -206,7 +206,7 @@ def _replaced(layer: Any, operator: Any) -> Iterator[None]:
         layer.operator = before
 
 
-def _check(name: str, numbers: Sequence[int] | None, count: int | None) -> None:
+def _check(name: str, numbers: Sequence[int] | np.ndarray | None, count: int | None) -> None:
     """Check indices from 0 to below `count`."""
     for number in () if numbers is None else numbers:
         if number < 0 or (count is not None and number >= count):

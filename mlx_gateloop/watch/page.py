@@ -51,7 +51,8 @@ def page(
 
     Examples:
         >>> import mlx_gateloop as gl
-        >>> gl.watch.page(*gl.load("demo"), "demo.html")
+        >>> with TemporaryDirectory() as folder:
+        ...     gl.watch.page(*gl.load("demo"), f"{folder}/demo.html")
     """
     _check(model)
     data = {
@@ -122,7 +123,7 @@ def _tokenizer(tokenizer: Any) -> dict[str, Any]:
 
 def _chat(tokenizer: Any) -> list[str] | None:
     """Split the chat template where messages stand; None without one."""
-    if not tokenizer.has_chat_template:
+    if tokenizer.chat_template is None:
         return None
     messages = [{"role": role, "content": MARK} for role in ("user", "assistant", "user")]
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)

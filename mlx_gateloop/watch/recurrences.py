@@ -184,7 +184,7 @@ def _chosen(name: str, each: Any, shape: tuple[int, ...]) -> mx.array:
     return mx.array(chosen).reshape(shape)
 
 
-def _index(channels: Sequence[int] | slice | None) -> list[int] | slice:
+def _index(channels: Sequence[int] | np.ndarray | slice | None) -> list[int] | slice:
     if isinstance(channels, slice):
         return channels
     return slice(None) if channels is None else list(channels)

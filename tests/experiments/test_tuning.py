@@ -79,7 +79,7 @@ def test_a_chosen_value_near_an_end_of_its_range_is_named():
 
 
 @pytest.mark.parametrize("rate", ["abc", 0])
-def test_a_rate_that_is_no_number(tmp_path, rate):
+def test_a_rate_that_nothing_can_be_tuned_around(tmp_path, rate):
     broken = RUNNING_SUM.changed_by(SHORT | {"optimizer.learning_rate": rate}, trials=2)
     words = f"optimizer.learning_rate: expected a number above 0 to tune around, got {rate!r}"
     assert refusal(run_experiment, broken, tmp_path / "out") == words

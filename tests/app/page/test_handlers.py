@@ -21,7 +21,6 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 
 gr = pytest.importorskip("gradio")
-# those of the page's controls
 VALUES = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 VALUES |= {"max_tokens": 24, "seed": 1, "record": True, "lookup": False}
 LONG = VALUES | {"max_tokens": 1024}
@@ -340,6 +339,8 @@ def test_what_was_cut_can_be_continued_after_a_refused_request(handlers, monkeyp
     for updates in (more, chat(handlers, "more", me, history)):
         assert "cut" in asyncio.run(shown(updates))[-1]
         assert handlers.sessions.get(me)[1] is not None
+    assert "cut" not in asyncio.run(shown(chat(handlers, "more", me, [*history, *history])))[-1]
+    assert handlers.sessions.get(me)[0] == [*history, *history]  # as a page with other messages
 
 
 @pytest.mark.parametrize("handler", [chat_tab._retry, chat_tab._edit, chat_tab._undo])

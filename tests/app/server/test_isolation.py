@@ -1,6 +1,7 @@
 """Tokenizers and templates of foreign models: bounded, ended, and started again."""
 
 import os
+import signal
 
 import pytest
 from helpers.errors import refusal
@@ -79,14 +80,14 @@ def test_an_ended_process_is_started_again(tmp_path):
     assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
 
 
-def test_a_stopped_call_leaves_no_reply_to_the_next_one(tmp_path, monkeypatch):
+def test_a_stopped_call_leaves_no_reply_to_the_next_one(tmp_path):
     tokenizer = Isolated(str(save_tiny_model(tmp_path / "model")), BOUNDS)
     result(tokenizer.call("special_ids"))
-    monkeypatch.setattr(isolation, "POLL_SECONDS", 0)
-    for _ in range(2):
-        stopped = tokenizer.call("texts", [97] * 2000)
-        next(stopped, None)
-        stopped.close()
+    stopped = tokenizer.call("texts", [97] * 2000)
+    os.kill(tokenizer._child[0].pid, signal.SIGSTOP)
+    next(stopped)
+    stopped.close()
+    os.kill(tokenizer._child[0].pid, signal.SIGCONT)
     assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
 
 
