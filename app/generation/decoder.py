@@ -4,6 +4,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import mlx.core as mx
@@ -303,7 +304,7 @@ class Decoder:
         if self.request.stop and run.stats.tokens:
             longest = len(run.pieces[-1].text) + max(map(len, self.request.stop))
             pieces, size = list[str](), 0
-            for piece in reversed(run.pieces[-len(self.answer) :]):  # not the prompt's
+            for piece in islice(reversed(run.pieces), len(self.answer)):  # not the prompt's
                 pieces.append(piece.text)
                 size += len(piece.text)
                 if size >= longest:

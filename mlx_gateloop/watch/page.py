@@ -43,7 +43,7 @@ def page(
         model: A GateLoop of `gl.load`.
         tokenizer: Its tokenizer.
         path: The file.
-        title: Heading; None takes the file's name.
+        title: Heading; None is a general one.
 
     Raises:
         InputError: The model is too large or has options that the page lacks, or its tokenizer is
@@ -76,7 +76,7 @@ def page(
         hidden = {"weights": coded_weights(Path(folder)), "worker": script_of(WORKER)}
     text = filled(
         data,
-        title or f"{Path(path).stem}: a model that runs in this page",
+        title or "A model that runs in this page",
         SCRIPTS,
         inserted(part("words.html"), words),
         model="".join(

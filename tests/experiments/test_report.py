@@ -76,8 +76,7 @@ def test_a_text_over_bytes_and_time(tmp_path, plotted):
 def test_runs_without_a_common_validation_have_no_line(tmp_path, plotted):
     curves = {"lru": [[]], "s5": [[(2, 0.5)], []]}
     tree = tree_of("text", ["lru", "s5", "retnet"], curves, tokens_per_step=16)
-    for run in tree["runs"]:
-        run |= {"asked_by_span": [1, 0], "right_by_span": [1, 0]}  # too few to draw
-        run |= {"steps": 0, "seconds": 0.0}  # it diverged before its first checkpoint
+    for run in tree["runs"]:  # too few to draw, and they diverged before their first checkpoint
+        run |= {"asked_by_span": [1, 0], "right_by_span": [1, 0], "steps": 0, "seconds": 0.0}
     report.draw_records(tmp_path, tree)
     assert not {"LRU", "S5", "RetNet"} & plotted.keys()

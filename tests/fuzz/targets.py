@@ -132,9 +132,8 @@ def _legacy(folder):
 
 
 def _msgpack(folder):
-    (folder / "weights.msgpack").write_bytes(
-        packed({"params": tree_unflatten(list(jax_weights(VOCABULARY).items()))})
-    )
+    params = tree_unflatten(list(jax_weights(VOCABULARY).items()))
+    (folder / "weights.msgpack").write_bytes(packed({"params": params}))
 
 
 def _index(folder):

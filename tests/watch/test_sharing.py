@@ -19,7 +19,6 @@ from mlx_gateloop.watch import sharing
 from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.trace import Trace
 
-TESTS = Path(__file__).parents[1]
 HOSTILE = [
     "</script><script>document.title='owned'</script>",
     "<img src=x onerror=\"document.title='owned'\">",
@@ -139,7 +138,7 @@ def test_too_many_tokens_are_refused(monkeypatch):
 
 @needs_node
 def test_modules():
-    node("--test", *sorted(TESTS.rglob("*.test.js")))
+    node("--test", *sorted(Path(__file__).parents[1].rglob("*.test.js")))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
