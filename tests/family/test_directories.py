@@ -50,13 +50,11 @@ def test_mlx_lm_quantizes_tunes_and_fuses(name, tmp_path, capsys):
          "--q-bits", 8, "--q-group-size", 32)  # fmt: skip
     assert 0.9995 < quality(tmp_path / "q8", tmp_path / "model") < 1
 
-    data = tmp_path / "data"
-    data.mkdir()
     rows = [json.dumps({"text": line}) for line in TEXT.splitlines()[:16]]
     for part in ("train", "valid"):
-        (data / f"{part}.jsonl").write_text("\n".join(rows))
+        (tmp_path / f"{part}.jsonl").write_text("\n".join(rows))
     where = ["--model", tmp_path / "model", "--adapter-path", tmp_path / "adapters"]
-    main("lora", "--train", *where, "--data", data, "--iters", 3, "--batch-size", 2,
+    main("lora", "--train", *where, "--data", tmp_path, "--iters", 3, "--batch-size", 2,
          "--num-layers", 2, "--learning-rate", 1e-3)  # fmt: skip
     main("fuse", *where, "--save-path", tmp_path / "fused")
     tuned = logits(tmp_path / "model", adapter_path=str(tmp_path / "adapters"))

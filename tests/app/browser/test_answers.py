@@ -2,9 +2,11 @@
 
 import json
 
+from mlx_gateloop.app.page import scripts
+
 import mlx_gateloop as gl
 
-from .test_words import SHOWS_ANSWER, WORDS, click_word, painted, until
+from .test_words import WORDS, click_word, forget, painted, status, until
 
 STOP = "#stop-text :is(textarea, input)"
 COPIED = "() => navigator.clipboard.readText()"
@@ -91,14 +93,12 @@ def test_grey_buttons_say_why_and_the_box_stays_in_sight(answered):
     answer = page.tab.evaluate(f"{WORDS}.words.find(w => w.message === 1).text")
     click_word(page, 1, answer)
     assert page.tab.locator("#words-forget").is_disabled()
-    status = page.tab.locator("#chat-words .status")
-    assert "before the last answer" in status.inner_text()
+    assert "before the last answer" in status(page)
     page.tab.locator("#words-bar .message").click()
     assert page.tab.locator("#words-depends").is_disabled()
-    assert "choose one word" in status.inner_text()
+    assert "choose one word" in status(page)
     click_word(page, 0, "state")
-    page.tab.locator("#words-forget").click()
-    until(page, SHOWS_ANSWER)
+    forget(page)
     box = page.tab.locator("#chat-box").bounding_box()
     assert 0 < box["y"] < box["y"] + box["height"] <= 650
     page.tab.locator("#words-undo").click()
@@ -112,6 +112,8 @@ def test_a_conversation_speaks_as_a_tuned_state(seeded, endless_models, tmp_path
     (tmp_path / "bad.state").write_bytes(b"no state" * 9)
     picker = page.tab.locator("#chat-states")
     picker.get_by_role("button", name="Speaks as").click()
+    picker.locator("input[type=file]").wait_for(state="attached")
+    page.tab.evaluate(scripts.call("state_drop", "attach.toString"))  # imported, it listens
 
     def drop(name, line):
         picker.locator("input[type=file]").set_input_files(tmp_path / name)
