@@ -1,6 +1,6 @@
 """The recording that the app's tour plays: `python docs/tour_recording.py`.
 
-An answer of the model that the app opens with, the same without a word of the question, how long
+An answer of an embedded model, the same without a word of the question, how long
 three channels keep that word, and both models of the Memory lab on one sequence.
 """
 
@@ -21,9 +21,9 @@ from mlx_gateloop.watch.trace import KEPT
 
 EMBEDDED = ROOT / "app" / "embedded_models"
 OUT = ROOT / "app" / "page" / "static" / "tour.json"
-MODEL = "code"  # the first of the app
+MODEL = "demo"  # it has learned resets
 WORD = "split"
-CHANNELS = ((1, 10), (3, 1), (3, 5))  # layers and channels that keep it ever longer
+CHANNELS = ((0, 8), (1, 165), (2, 224))  # layers and channels that keep it ever longer
 LAB = ("data-controlled", "fixed")
 MANY = 32  # numbers since a reset
 DIGITS = 6
