@@ -40,10 +40,10 @@ def embed(run: Path, out: Path) -> None:
         if code := gateloop(["mlx-lm", "convert", *folders, *bits]):
             sys.exit(code)
         (made / CARD).unlink(missing_ok=True)  # mlx-lm's own
-        (made / MODEL_FILE).unlink()  # the app has the package
+        (made / MODEL_FILE).unlink()  # a copy of standalone.py, for those without the package
         config = json.loads((made / "config.json").read_text("utf-8"))
         del config["model_file"]
-        (made / "config.json").write_text(json.dumps(config, indent=4) + "\n", "utf-8")
+        (made / "config.json").write_text(json.dumps(config, indent=4), "utf-8")
         pieces = made / "tokenizer.json"  # with its line breaks it takes thrice the bytes
         text = json.dumps(json.loads(pieces.read_text("utf-8")), ensure_ascii=False)
         pieces.write_text(text, "utf-8")

@@ -47,8 +47,8 @@ def test_every_file_is_the_one_that_was_made(name):
     assert trained.to_dict() | often == config.to_dict() | often
     records = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
     assert records[-1]["step"] == yaml.safe_load((directory / "config.yaml").read_text())["steps"]
-    bests = {record["validation_loss"]: record["best"] for record in records if "best" in record}
-    assert bests[min(bests)]  # the saved weights are the best
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert losses[-1] < losses[0] / 2
     for key, weight in mx.load(str(directory / "model.safetensors")).items():
         if weight.ndim == 2 and key.endswith(".weight"):  # quantized, but for the gates
             is_gate = key.endswith(("gamma_proj.weight", "theta_proj.weight"))
