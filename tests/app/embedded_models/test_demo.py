@@ -6,7 +6,6 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-import yaml
 from helpers.embedded import MODELS, load_embedded
 from helpers.errors import refusal
 from mlx_gateloop.app.generation.models import SUMS, Models
@@ -43,10 +42,11 @@ def test_every_file_is_the_one_that_was_made(name):
     assert sum(file.stat().st_size for file in directory.iterdir()) <= MAX_BYTES
     assert "Python Software Foundation License" in (directory / "README.md").read_text()
     trained = TrainConfig.load(directory / "config.yaml")  # keys that are newer have their defaults
-    config, often = TrainConfig.load(CONFIGS / f"{name}.yaml"), {"checkpoint_every": 1}
-    assert trained.to_dict() | often == config.to_dict() | often
+    rarer = {"checkpoint_every": 8000} if name == "code" else {}  # of the GPU's run
+    assert trained.to_dict() == TrainConfig.load(CONFIGS / f"{name}.yaml", rarer).to_dict()
     records = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
-    assert records[-1]["step"] == yaml.safe_load((directory / "config.yaml").read_text())["steps"]
+    assert records[-1]["step"] == trained.steps
+    assert [r["step"] for r in records if r.get("best")][-1] > 0.9 * trained.steps  # stored
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < losses[0] / 2
     for key, weight in mx.load(str(directory / "model.safetensors")).items():
@@ -110,9 +110,8 @@ def test_a_model_is_replaced_and_one_that_is_too_large_is_not(run, tmp_path, mon
     def convert(words):
         made = Path(words[words.index("--mlx-path") + 1])
         made.mkdir()
-        files = {"model.safetensors": "new", "tokenizer.json": "{}", "gateloop.py": ""}
-        for name, text in (files | {"config.json": '{"model_file": ""}'}).items():
-            (made / name).write_text(text)
+        for name in ("model.safetensors", "tokenizer.json", "gateloop.py", "config.json"):
+            (made / name).write_text('{"model_file": "new"}')
 
     before = sums(out)
     monkeypatch.setattr(package, "gateloop", convert)
@@ -121,8 +120,9 @@ def test_a_model_is_replaced_and_one_that_is_too_large_is_not(run, tmp_path, mon
         assert "bytes exceed 100; train a" in refusal(package.embed, run, out)
     assert before == sums(out)
     package.embed(run, out)
-    assert (out / "model.safetensors").read_text() == "new"
+    assert "new" in (out / "model.safetensors").read_text()
     assert (out / "README.md").read_bytes() == (MODELS / "demo" / "README.md").read_bytes()
+    assert [(out / "config.json").read_text(), (out / "gateloop.py").exists()] == ["{}", False]
     assert [path.name for path in out.parent.iterdir()] == ["demo"]
 
 
