@@ -87,8 +87,8 @@ def _ranked(tree: Mapping[str, Any]) -> Runs:
 
 
 def _size(model: Mapping[str, Any]) -> str:
-    state = model.get("state_size", "-")  # the first records had none
-    return "grows" if state is None else f"{state:,}" if isinstance(state, int) else state
+    state = model["state_size"]
+    return "grows" if state is None else f"{state:,}"
 
 
 def _rank(results: Results, measure: Measure) -> float:

@@ -19,7 +19,7 @@ from mlx_gateloop.experiments.measure import BITS, differences, mean_and_spread,
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.runs import Run
 from mlx_gateloop.experiments.variants import REFERENCE
-from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model import gates
 
@@ -73,8 +73,7 @@ def main() -> None:
             record = run.read()
             assert record is not None
             bits[name][str(seed)] = round(BITS.of(record), 4)
-            with replacing(file) as partial:
-                partial.write_text(json.dumps(found, indent=1) + "\n")
+            write_text(file, json.dumps(found, indent=1) + "\n")
     print(table(bits))
 
 

@@ -117,6 +117,6 @@ def require_free(address: str, port: int) -> None:
         try:
             probe.bind((address, port))
             probe.listen()
-        except OSError as error:
-            reason = error.strerror or one_line(error)
+        except (OSError, OverflowError) as error:  # Overflow: above 65535
+            reason = getattr(error, "strerror", None) or one_line(error)
             raise InputError(f"{address} port {port}: {reason}; give another --port") from None

@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from mlx_gateloop.configuration import read_json
 from mlx_gateloop.data.memory_horizon import memory_horizon
 from mlx_gateloop.data.next_byte import SPLITS, next_byte
 from mlx_gateloop.data.recall import induction, recall
@@ -39,7 +38,7 @@ DECIDED = {
     "seed": "use --seeds",
     "data.length": "use task.length",
     "model.num_outputs": "the task decides",
-}
+} | dict.fromkeys(("model", "data", "optimizer"), "set its keys, such as data.batch_size")
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,6 @@ class Experiment:
     # each model's values over `train`, as another experiment chose them
     settings: Mapping[str, Chosen] = field(default_factory=dict)
     data: tuple[str, ...] = ()  # fingerprint of each draw's samples; empty before they are drawn
-
-    @classmethod
-    def load(cls, path: Path) -> "Experiment":
-        return cls.read(read_json(path), path)
 
     @classmethod
     def read(cls, tree: dict[str, Any], path: Path) -> "Experiment":

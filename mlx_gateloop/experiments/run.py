@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from mlx.utils import tree_flatten
 
+from mlx_gateloop.configuration import read_json
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.experiments.experiment import Experiment
@@ -129,7 +130,7 @@ def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
         return experiment
     if not file.exists():
         raise InputError(f"{out}: no experiment to resume; start without --resume")
-    saved = Experiment.load(file)
+    saved = Experiment.read(read_json(file), file)
     if saved.name != experiment.name:
         raise InputError(f"{out}: an experiment of {saved.name}; give another folder")
     common = {*saved.models} & {*experiment.models}

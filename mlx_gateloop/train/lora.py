@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.files import replacing, write_text
 
 PARAMETERS: dict[str, Any] = {"scale": 20.0, "dropout": 0.0}  # mlx-lm's scale
 
@@ -26,6 +26,5 @@ def save_lora(model: Any, tokenizer: Any, rank: int, directory: Path) -> None:
     config |= {"lora_parameters": PARAMETERS | {"rank": rank}}
     with replacing(directory / "adapters.safetensors") as partial:
         mx.save_safetensors(str(partial), dict(tree_flatten(model.trainable_parameters())))
-    with replacing(directory / "adapter_config.json") as partial:
-        partial.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_text(directory / "adapter_config.json", json.dumps(config, indent=2) + "\n")
     tokenizer.save_pretrained(directory)

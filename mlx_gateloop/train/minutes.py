@@ -111,7 +111,7 @@ def choose(
     source = make_source(config, data)
     if (reading := time.monotonic() - start) > READING * 60 * minutes:
         raise InputError(f"--minutes: reading {data} takes {reading / 60:.1f} of them; give more")
-    tried: list[tuple[float, tuple[int, int], float, float]] = []
+    tried: list[tuple[float, tuple[int, int], float, float, float]] = []
     unique = source.batches.per_epoch * source.batches.targets
     with large_cache():
         for shape in SHAPES:
@@ -121,17 +121,18 @@ def choose(
             seconds, parameters, reserve = measured(config, source)
             steps = 60 * minutes * (1 - RESERVE) / seconds
             tokens = steps * source.batches.targets
-            tried.append((predicted_loss(parameters, tokens, unique), shape, seconds, tokens))
+            loss = predicted_loss(parameters, tokens, unique)
+            tried.append((loss, shape, seconds, tokens, reserve))
             if min(tried)[1] != shape or seconds * PIECES > 6 * minutes:
                 break
-    _, shape, seconds, tokens = min(tried)
+    _, shape, seconds, tokens, reserve = min(tried)
     steps = max(1, round(60 * minutes / seconds))
     every = base.get("eval_every", max(1, steps // 8))
     config = replace(shaped(base, *shape), steps=steps, eval_every=every)
     model = config.model_args(vocab_size=1)
     pace.start(seconds, 2 * reserve)
     for line in (
-        f"text: {source.summary}, {config.tokenizer.vocab_size} pieces at most",
+        f"text: {source.summary}, {source.vocab_size:,} different ones",
         f"machine: {tokens / 60 / minutes:,.0f} tokens/s with the model below",
         f"model: width {model.hidden_size}, {model.num_hidden_layers} blocks, the best of "
         f"{len(tried)} by a law of scaling",

@@ -9,7 +9,7 @@ from typing import Any
 
 from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.errors import InputError, one_line
-from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.files import write_text
 
 Record = dict[str, Any]  # a line of log.jsonl
 Reporter = Callable[[Record], None]
@@ -88,9 +88,8 @@ def page(log: Path, out: Path) -> Reporter:
         body += f"<h2>Median half-life (tokens)</h2>{_chart(series)}"
         for step, text in reversed([(r["step"], r["sample"]) for r in records if "sample" in r]):
             body += f"<h3>Step {step}</h3><pre>{html.escape(text)}</pre>"
-        with replacing(out) as partial:
-            title = html.escape(out.absolute().parent.name)
-            partial.write_text(PAGE.format(title=title, body=body), encoding="utf-8")
+        title = html.escape(out.absolute().parent.name)
+        write_text(out, PAGE.format(title=title, body=body))
 
     return report
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -18,7 +17,7 @@ from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling, stream
 from mlx_gateloop.io import models as io
-from mlx_gateloop.model.layers import TimeMixing, evaluating
+from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import (
     CHAT_TEMPLATE,
@@ -32,6 +31,7 @@ from mlx_gateloop.tokenizer import (
 from mlx_gateloop.train.config import TokenizerConfig, TrainConfig
 from mlx_gateloop.train.evaluate import Evaluation, evaluate
 from mlx_gateloop.train.lora import save_lora
+from mlx_gateloop.watch import trace_of
 
 MAX_IDS = 1 << 22  # in a tokenizer; large ones have 2^18
 LONGEST = 1e9  # tokens; an infinite half-life is not JSON
@@ -74,7 +74,8 @@ class TextSource:
             raise InputError(f"{given}; use one with fewer than {MAX_IDS:,}")
         if config.model_args(self.vocab_size).outputs != self.vocab_size:
             raise InputError(
-                f"model.num_outputs: must be the tokenizer's {self.vocab_size} tokens; omit it"
+                f"model.num_outputs or model.vocab_size: must be the tokenizer's "
+                f"{self.vocab_size} tokens; omit it"
             )
         digest = hashlib.sha256()  # it changes with the text and with the tokenizer
         for part in (training, validation):
@@ -149,20 +150,8 @@ def sample(model: nn.Module, tokenizer: Any, prompt: Any, tokens: int) -> str:
 
 def half_lives(model: nn.Module, tokens: np.ndarray) -> list[float]:
     """Compute each layer's median half-life over its channels, in tokens of a text."""
-    found: list[float] = []
-
-    def observe(*inputs: Any) -> None:
-        logs = mx.maximum(inputs[3].logarithm()[0], -100)  # log|a|; a may be 0
-        decay = np.median(-np.array(logs.mean((0, 1))))
-        found.append(float(min(LONGEST, math.log(2) / max(decay, 1e-12))))
-
-    layers = [layer for layer in model.modules() if isinstance(layer, TimeMixing)]
-    try:
-        for layer in layers:
-            layer.observe = observe
-        if layers:
-            model(mx.array(tokens[None, :READ].astype(np.int32)))
-    finally:
-        for layer in layers:
-            del layer.observe
-    return found
+    if not isinstance(model, Model):
+        return []
+    trace = trace_of(model, tokens[:READ])
+    rates = [np.median(trace.rate(layer).mean(0)) for layer in range(trace.layers)]
+    return [float(min(LONGEST, math.log(2) / max(rate, 1e-12))) for rate in rates]

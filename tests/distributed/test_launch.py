@@ -225,6 +225,8 @@ def test_a_port_in_use():
     hosts.require_free("127.0.0.1", first)
     with pytest.raises(InputError, match=r"192\.0\.2\.1 port \d+: .*; give another --port"):
         hosts.require_free("192.0.2.1", first)  # an address of no machine
+    with pytest.raises(InputError, match=r"port 65536: .*; give another --port"):
+        hosts.require_free("127.0.0.1", 65536)  # of the second rank
     code = f"import socket; s = socket.create_server(('127.0.0.1', {first}), reuse_port=True); "
     code += "from mlx_gateloop.distributed.hosts import require_free; "
     code += f"require_free('127.0.0.1', {first})"

@@ -6,6 +6,7 @@ import pytest
 from helpers.errors import refusal
 from helpers.experiments import RUNNING_SUM
 
+from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.presets import PRESETS
@@ -64,6 +65,7 @@ RATE = {"optimizer.learning_rate": 0.5}
         ({"models": ["fixed", "fixe"]}, "models: unknown 'fixe'; choose data_controlled, fixed"),
         ({"settings": {"seed": 3}}, "--set seed: use --seeds"),
         ({"settings": {"model.transition": "fixed"}}, "--set model.transition: use --models"),
+        ({"settings": {"data": {"length": 5}}}, "--set data: set its keys, such as"),
         ({"settings": {"task.lenght": 3}}, "unknown key task.lenght; allowed: length"),
         ({"settings": {"task.length": 2.5}}, "expected an integer from 1 to 1048576, got 2.5"),
         ({"settings": {"task.max_input": 2**31}}, "expected an integer from 0 to 1048576"),
@@ -98,7 +100,7 @@ def test_a_file_that_no_experiment_wrote(tmp_path, change, words):
     RUNNING_SUM.save(file)
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(InputError, match=f"^{re.escape(str(file))}: .*{words}"):
-        Experiment.load(file)
+        Experiment.read(read_json(file), file)
 
 
 def test_every_draw_has_other_samples_and_the_first_is_the_tasks_own():

@@ -65,15 +65,23 @@ def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without
     assert TrainConfig.load(tmp_path / "one" / "config.yaml") == config
 
 
-def test_the_model_grows_with_the_speed_and_the_text(text_file, monkeypatch):
+def test_the_model_grows_with_the_speed_and_the_text(text_file, tmp_path, monkeypatch):
+    start = Mock()
+    monkeypatch.setattr(Pace, "start", start)
+
     def width(speed, time, text=str(text_file)):
         size = lambda config: config.model["hidden_size"] ** 2  # noqa: E731
-        monkeypatch.setattr(minutes, "measured", lambda c, _: (size(c) / speed, 30 * size(c), 0.1))
-        return choose(text, time, {"tokenizer.kind": "bytes"}, monotonic())[0].model["hidden_size"]
+        measured = lambda c, _: (size(c) / speed, 30 * size(c), size(c))  # noqa: E731
+        monkeypatch.setattr(minutes, "measured", measured)
+        chosen, _ = choose(text, time, {"tokenizer.kind": "bytes"}, monotonic())
+        start.assert_called_with(size(chosen) / speed, 2 * size(chosen))  # of the chosen model
+        return chosen.model["hidden_size"]
 
     slow, fast, long = width(1e4, 1), width(1e6, 1), width(1e4, 100)
     assert slow < fast
     assert slow < long
+    (much := tmp_path / "much.txt").write_text(text_file.read_text() * 100)
+    assert width(1e6, 1, str(much)) < fast
     assert predicted_loss(1e6, 1e7, 1e7) < predicted_loss(1e6, 1e7, 1e6), "repeated text is worse"
 
 

@@ -19,10 +19,6 @@ def painted(page, kind):
     )
 
 
-def stripped(texts):
-    return [text.strip() for text in texts]  # an answer may end in a line break
-
-
 def until(page, condition):
     page.tab.wait_for_function(condition)
 
@@ -95,13 +91,13 @@ def test_what_was_not_recorded_is_dotted(page):
     page.tab.locator("#chat-box textarea").press("Enter")
     until(page, "/stopped at/.test(document.querySelector('#chat-status').innerText)")
     until(page, "CSS.highlights.has('gw-fade-unknown')")
-    texts = [*page.messages(), *page.messages("bot")]
-    assert stripped(painted(page, "fade")["unknown"]) == stripped(texts)
+    texts = [*map(str.strip, page.messages() + page.messages("bot"))]  # it may end in a line break
+    assert [*map(str.strip, painted(page, "fade")["unknown"])] == texts
     live.check()
     page.settings()
     page.ask("another")
     settled(page)
-    assert stripped(painted(page, "fade")["unknown"]) == stripped(texts)
+    assert [*map(str.strip, painted(page, "fade")["unknown"])] == texts
     assert page.tab.locator("#words-fade + .scale .unknown").is_visible()
     assert "not recorded" in page.view("find('count').textContent")
 
