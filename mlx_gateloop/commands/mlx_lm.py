@@ -35,7 +35,8 @@ def _run(arguments: argparse.Namespace) -> None:
         if flag not in MODEL_FLAGS:
             continue
         if value.startswith(("/", ".", "~")) and not Path(value).expanduser().exists():
-            raise InputError(f"{flag} {value}: no such model directory")
+            advice = "give one, or a name such as demo"
+            raise InputError(f"{flag} {value}: no such model directory; {advice}")
         words[at] = os.fspath(local(value))
     if words[0] == "awq":
         from mlx_lm.quant import awq

@@ -137,7 +137,7 @@ def model_directory(source: str) -> Path:
     if directory.exists():
         return directory
     if not HUB_ID.fullmatch(source):
-        raise InputError(f"{source}: no such model directory")
+        raise InputError(f"{source}: no such model directory; give one, or a name such as demo")
     from mlx_lm.utils import snapshot_download  # mlx-lm knows where from
 
     with refusing(source, "no such directory, and not loaded from the Hugging Face hub"):

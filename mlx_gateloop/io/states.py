@@ -15,7 +15,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.errors import InputError, one_line, shown
 from mlx_gateloop.io.files import checksum, staged
 from mlx_gateloop.model.lm import readable_ids
 from mlx_gateloop.model.state import State
@@ -142,7 +142,8 @@ def read_hashed(
         fits = [*classes] == [type(layer).__name__ for layer in cache]
         fits = fits and all(map(_fits, saved, (layer.state for layer in cache)))
     if other or not fits:
-        raise InputError(f"{path}: written with another {other or 'model'}; load that one")
+        writer = f"{path}: does not match the {other or 'model'}; load the model that wrote it"
+        raise InputError(f"{writer}, {shown(metadata.get('model') or 'unnamed')}")
     for layer, value in zip(cache, saved, strict=True):
         layer.state = value
     mx.eval([layer.state for layer in cache])
@@ -157,7 +158,10 @@ def _reading(file: str | os.PathLike[str] | BytesIO, path: Any) -> Iterator[Any]
         if not Path(file).is_file():
             raise InputError(f"{path}: no such file; gateloop read or tune writes one")
     try:
-        yield mx.load(file, format="safetensors", return_metadata=True)
+        arrays, metadata = mx.load(file, format="safetensors", return_metadata=True)
+        if not {"0", "1", "2"} <= {name.partition(".")[0] for name in metadata}:
+            raise ValueError("it has no prompt cache's metadata")
+        yield arrays, metadata
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(f"{path}: not {EXPECTED}: {one_line(error)}") from error
 
@@ -178,6 +182,8 @@ def mix(paths: Sequence[str], factors: Sequence[float], out: str) -> None:
     """Write the sum of states of one model, each times its factor; it has no next token."""
     if len(paths) != len(factors):
         raise InputError(f"--factors: expected {len(paths)}, one per state, got {len(factors)}")
+    if Path(out).exists():
+        raise InputError(f"{out}: exists; give another file")
     if not all(map(math.isfinite, factors)):
         raise InputError(f"--factors: expected finite numbers, got {', '.join(map(str, factors))}")
     (first, metadata, facts), *_ = files = [_read(path) for path in paths]
@@ -199,7 +205,7 @@ def describe(path: str) -> dict[str, str]:
     arrays, metadata, facts = _read(path)
     lines = {"model": metadata.get("0.model") or "unnamed"}
     lines["tokens read"] = f"{facts['tokens']:,}" if facts["tokens"] else "none: tuned or mixed"
-    for name, array in arrays.items():
+    for name, array in sorted(arrays.items(), key=lambda pair: (pair[0].find("."), pair[0])):
         if array.size:  # an empty array stands for no padding
             root = mx.sqrt(mx.mean(array.astype(mx.float32) ** 2)).item()
             lines[f"layer {name}"] = f"{list(array.shape)}, root mean square {root:.3g}"

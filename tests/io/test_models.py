@@ -211,7 +211,7 @@ def test_a_file_in_the_way_is_named(tokenizer, tmp_path):
 
 def test_missing_directories_are_named():
     for name in ("nothing", "./nothing", "../nothing", "a/b/c"):  # none is a name of the hub
-        assert refusal(load, name) == f"{name}: no such model directory"
+        assert refusal(load, name).startswith(f"{name}: no such model directory; ")
 
 
 @pytest.mark.parametrize("name", ["demo", "demo-fixed", "code"])

@@ -59,7 +59,7 @@ def test_mlx_lm_reads_the_file_and_its_own_are_read(tokenizer, tmp_path):
 
 def test_the_state_of_anything_else_is_refused(tokenizer, tmp_path):
     model, path = tiny_model(), tmp_path / "book.state"
-    gl.write_state(path, has_read(model), model, tokenizer)
+    gl.write_state(path, has_read(model), model, tokenizer, "models/mine")
     larger = byte_tokenizer()
     larger.add_tokens(["abc"])
     adapted = tiny_model()
@@ -71,11 +71,11 @@ def test_the_state_of_anything_else_is_refused(tokenizer, tmp_path):
     }
     for what, model_and_tokenizer in others.items():
         found = refusal(gl.read_state, path, *model_and_tokenizer)
-        assert f"written with another {what}; load that one" in found
-    assert "written with another weights" in refusal(gl.read_state, path, adapted, tokenizer)
+        assert f"does not match the {what}; load the model that wrote it, 'models/mine'" in found
+    assert "does not match the weights" in refusal(gl.read_state, path, adapted, tokenizer)
     gl.write_state(path, has_read(adapted), adapted, tokenizer)
     adapted.layers[0].time_mixing.q_proj.lora_b += 1
-    assert "written with another adapter" in refusal(gl.read_state, path, adapted, tokenizer)
+    assert "does not match the adapter" in refusal(gl.read_state, path, adapted, tokenizer)
 
 
 HOSTILE = {
@@ -100,7 +100,7 @@ def test_a_damaged_file_is_one_line(change, tokenizer, tmp_path):
     path.write_bytes(change(before))
     assert path.read_bytes() != before
     found = refusal(gl.read_state, path, model, tokenizer)
-    assert re.search(r"book.state: (not a state|written with another)", found)
+    assert re.search(r"book.state: (not a state|does not match the model)", found)
 
 
 def test_a_write_that_fails_keeps_the_file_before(tokenizer, tmp_path, monkeypatch):
@@ -126,7 +126,8 @@ def made(tokenizer, tmp_path_factory):
     for name, seed, count in (("a", 0, 2), ("b", 0, 1), ("c", 1, 1)):
         model = tiny_model(seed)
         gl.write_state(folder / f"{name}.state", has_read(model, count), model, tokenizer)
-    (folder / "d.state").write_bytes(b"no state")
+    with (folder / "d.state").open("wb") as file:
+        mx.save_safetensors(file, {"0.0.0": mx.zeros((2, 2))})
     return folder
 
 
@@ -139,7 +140,8 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path):
     assert (mixed.tokens, mixed.logits, mixed.last) == (0, None, [])
     lines = describe(paths[0])
     assert lines["tokens read"] == "2"
-    assert len([name for name in lines if name.startswith("layer")]) == 2
+    assert [name for name in lines if name.startswith("layer")] == ["layer 0.0.0", "layer 1.0.0"]
+    assert "exists; give another file" in refusal(mix, paths, [1, 1], paths[0])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path):
         ("ab", [1], "expected 2"),
         ("ab", [1, float("nan")], "expected finite numbers"),
         ("ax", [1, 1], "no such"),
-        ("bad", [1, 1, 1], "not a state of"),
+        ("bad", [1, 1, 1], "not a state of gateloop read or gl.write_state: it has no prompt"),
     ],
 )
 def test_what_cannot_be_mixed(made, tmp_path, names, factors, message):
