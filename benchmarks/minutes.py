@@ -31,7 +31,7 @@ CHANGES: dict[str, dict[str, Any]] = {  # of 128 x 3
     "published start": {"start": "published"},
     "batches of 4": {"data.batch_size": 4},
     "4,096 pieces": {"tokenizer.vocab_size": 4096},
-    "twice the rate": {"optimizer.learning_rate": 4 / 128},
+    "twice the rate": {"optimizer.learning_rate": 3 / 128},
 }
 BY_HAND: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     f"{width} x {blocks}": ((width, blocks), {}) for width, blocks in SHAPES

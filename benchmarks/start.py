@@ -36,11 +36,8 @@ def starts(rate: float) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "the text's part of gates not smaller": ({}, {"DATA_DEPENDENT": {"gamma": 1, "theta": 1}}),
         "input scaled at the start only": ({"model.input_scale": False}, {}),
         "transitions at the base rate": ({RATE: rate}, {}),
-        "published, transitions at a tenth of the rate": (
-            {"start": "published", RATE: rate / 10},
-            {},
-        ),
-        "published": ({"start": "published"}, {}),
+        "published, transitions at a tenth of the rate": ({"start": "published"}, {}),
+        "published": ({"start": "published", RATE: rate}, {}),
     }
 
 
@@ -55,7 +52,8 @@ def main() -> None:
     experiment = PRESETS["text"]["small"].changed_by(
         {"task.file": arguments.text, "steps": arguments.steps, "eval_every": 250}, models=["fixed"]
     )
-    chosen = {"start": "spread", "optimizer.learning_rate": arguments.rate}
+    rate = arguments.rate
+    chosen = {"start": "spread", "optimizer.learning_rate": rate, RATE: rate / 10}
     file = arguments.out / "bits.json"
     options = {name: getattr(arguments, name) for name in ("text", "steps", "rate")}
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"options": options}

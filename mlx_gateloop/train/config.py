@@ -59,13 +59,13 @@ class OptimizerConfig:
     """MLX's optimizer with the paper's groups (appendix "WikiText103 hyperparameters").
 
     Muon takes the matrices of blocks, AdamW then the state transition (its projections or vectors),
-    embeddings, head and vectors. A rate of None is 1 / hidden_size, twice that with
+    embeddings, head and vectors. A rate of None is 1 / hidden_size, 1.5 times that with
     `start: spread`, 0.001 with `weights`; a tenth of these for Lion.
     """
 
     name: Literal["adamw", "lion", "adafactor", "muon"] = "adamw"
     learning_rate: PositiveFloat | None = None  # peak of the cosine
-    # None takes `learning_rate`, or a tenth of it with `start: spread`.
+    # None takes `learning_rate`, or half of it with `start: spread`.
     state_transition_learning_rate: PositiveFloat | None = None
     betas: tuple[Share, Share] = (0.9, 0.98)  # AdamW's and Lion's
     # Decoupled, for matrices outside the state transition. None lets weights average the updates of
@@ -108,7 +108,7 @@ class TrainConfig:
     initial_scale: PositiveFloat = 1.0
     # Initial state transitions: the paper's, or half-lives (to a tenth of `data.length`) and phases
     # spread evenly in their logarithm and a scaled input (`model.longest_half_life` and
-    # `model.input_scale`), learned at a tenth of the rate; these three may be set one by one.
+    # `model.input_scale`), learned at half the rate; these three may be set one by one.
     # None spreads where the model has such transitions and is not a preset of the paper's.
     start: Literal["spread", "published"] | None = None
     # For the forward and backward pass and the saved weights; the optimizer's weights are always
@@ -164,7 +164,7 @@ class TrainConfig:
                 )
             longest = max(2.0, self.data.length / 10)
             self.model = {"longest_half_life": longest, "input_scale": True, **self.model}
-            rate, transitions = 2 * rate, 0.1
+            rate, transitions = 1.5 * rate, 0.5
         rate = optimizer.learning_rate or (rate / 10 if optimizer.name == "lion" else rate)
         transition_rate = optimizer.state_transition_learning_rate or rate * transitions
         self.optimizer = replace(

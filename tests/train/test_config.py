@@ -47,7 +47,7 @@ def test_a_spread_start_sets_half_lives_the_input_and_the_rate():
     args = config.model_args(vocab_size=9)
     assert (config.start, args.longest_half_life, args.input_scale) == ("spread", 40, True)
     rates = config.optimizer.learning_rate, config.optimizer.state_transition_learning_rate
-    assert rates == pytest.approx((0.04, 0.004))
+    assert rates == pytest.approx((0.03, 0.015))
     chosen = {"start": "spread", "model.longest_half_life": 7, "model.input_scale": False}
     chosen["optimizer.state_transition_learning_rate"] = 1e-5
     config = TrainConfig.load(None, chosen)
