@@ -38,7 +38,7 @@ DECIDED = {
     "seed": "use --seeds",
     "data.length": "use task.length",
     "model.num_outputs": "the task decides",
-} | dict.fromkeys(("model", "data", "optimizer"), "set its keys, such as data.batch_size")
+} | dict.fromkeys(("model", "data", "optimizer"), "set its keys one by one")
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,9 @@ def read_hashed(
         fits = [*classes] == [type(layer).__name__ for layer in cache]
         fits = fits and all(map(_fits, saved, (layer.state for layer in cache)))
     if other or not fits:
-        writer = f"{path}: does not match the {other or 'model'}; load the model that wrote it"
-        raise InputError(f"{writer}, {shown(metadata.get('model') or 'unnamed')}")
+        writer = f", {shown(metadata['model'])}" if metadata.get("model") else ""
+        reason = f"does not match the {other or 'model'}"
+        raise InputError(f"{path}: {reason}; load the model that wrote it{writer}")
     for layer, value in zip(cache, saved, strict=True):
         layer.state = value
     mx.eval([layer.state for layer in cache])
@@ -159,7 +160,7 @@ def _reading(file: str | os.PathLike[str] | BytesIO, path: Any) -> Iterator[Any]
             raise InputError(f"{path}: no such file; gateloop read or tune writes one")
     try:
         arrays, metadata = mx.load(file, format="safetensors", return_metadata=True)
-        if not {"0", "1", "2"} <= {name.partition(".")[0] for name in metadata}:
+        if not {"1", "2"} <= {name.partition(".")[0] for name in metadata}:
             raise ValueError("it has no prompt cache's metadata")
         yield arrays, metadata
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:

@@ -132,7 +132,7 @@ def choose(
     model = config.model_args(vocab_size=1)
     pace.start(seconds, 2 * reserve)
     for line in (
-        f"text: {source.summary}, {source.vocab_size:,} different ones",
+        f"text: {source.summary}, a vocabulary of {source.vocab_size:,}",
         f"machine: {tokens / 60 / minutes:,.0f} tokens/s with the model below",
         f"model: width {model.hidden_size}, {model.num_hidden_layers} blocks, the best of "
         f"{len(tried)} by a law of scaling",

@@ -65,7 +65,7 @@ RATE = {"optimizer.learning_rate": 0.5}
         ({"models": ["fixed", "fixe"]}, "models: unknown 'fixe'; choose data_controlled, fixed"),
         ({"settings": {"seed": 3}}, "--set seed: use --seeds"),
         ({"settings": {"model.transition": "fixed"}}, "--set model.transition: use --models"),
-        ({"settings": {"data": {"length": 5}}}, "--set data: set its keys, such as"),
+        ({"settings": {"data": {"length": 5}}}, "--set data: set its keys one by one"),
         ({"settings": {"task.lenght": 3}}, "unknown key task.lenght; allowed: length"),
         ({"settings": {"task.length": 2.5}}, "expected an integer from 1 to 1048576, got 2.5"),
         ({"settings": {"task.max_input": 2**31}}, "expected an integer from 0 to 1048576"),

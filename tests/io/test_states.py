@@ -50,7 +50,7 @@ def test_mlx_lm_reads_the_file_and_its_own_are_read(tokenizer, tmp_path):
     assert metadata["model"] == "models/mine"
     assert json.loads(metadata["tokenizer_config"]) == {}
     close(model(mx.array([TEXT[20:]]), cache)[0], model(mx.array([TEXT]))[0, 20:])
-    save_prompt_cache(str(path), has_read(model).cache, {"model": "models/mine"})
+    save_prompt_cache(str(path), has_read(model).cache)
     state = gl.read_state(path, model, tokenizer)
     assert state.logits is None
     state.read(model, TEXT[20:])
