@@ -159,10 +159,10 @@ def _reading(file: str | os.PathLike[str] | BytesIO, path: Any) -> Iterator[Any]
         if not Path(file).is_file():
             raise InputError(f"{path}: no such file; gateloop read or tune writes one")
     try:
-        arrays, metadata = mx.load(file, format="safetensors", return_metadata=True)
-        if not {"1", "2"} <= {name.partition(".")[0] for name in metadata}:
+        read: Any = mx.load(file, format="safetensors", return_metadata=True)
+        if not {"1", "2"} <= {name.partition(".")[0] for name in read[1]}:
             raise ValueError("it has no prompt cache's metadata")
-        yield arrays, metadata
+        yield read
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(f"{path}: not {EXPECTED}: {one_line(error)}") from error
 
