@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
 SIX = "data_controlled,fixed,real_gates,s4d_inv,s5,softmax_rotary"
 TABLES = {
-    "memory-horizon-bar": ["--beyond", 32, "--models", SIX],
+    "running-sum-sobol": ["--beyond", 32],
     "memory-horizon-small-long": ["--beyond", 32],
     "recall-long": ["--beyond", 8, "--models", SIX],
     "text-python": [],
