@@ -34,7 +34,7 @@ def test_the_best_weights_score_as_the_log_says(tmp_path):
 
 def test_a_head_of_another_size_than_the_tokenizer_is_refused(tmp_path, text_file):
     for outputs in (2, 1000):
-        with pytest.raises(InputError, match=r"num_outputs: must be the tokenizer's \d+ tokens"):
+        with pytest.raises(InputError, match=r"num_outputs .*: must be the tokenizer's \d+ tokens"):
             train(tiny_run(model__num_outputs=outputs), str(text_file), tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
