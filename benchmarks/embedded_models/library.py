@@ -9,6 +9,10 @@ conversations every one is read many times.
 import hashlib
 import platform
 import random
+import sysconfig
+import tokenize
+from collections.abc import Container
+from contextlib import suppress
 from pathlib import Path
 
 from mlx_gateloop.data import Corpus, load_corpus, load_documents, texts
@@ -29,11 +33,13 @@ UNREAD = "db52742bcf272fcbc2a824d0a44e1d0694455b96326eddd702d47e3be851c6db"
 def parts(seed: int = 0) -> Corpus:
     """Return the text to learn from, shuffled, and files for validation.
 
-    The text is the library's other files, and the documentation's texts and conversations.
+    The text is the other files and tests of the library, and texts and conversations of its
+    documentation.
     """
     unseen = held_out()
     files = split([f for f in load_documents("python-source") if f not in unseen], VALIDATION)
     mixed = [*files.train, *documentation(seed, COPIES, unseen)]
+    mixed += tests({*unseen, *texts(files.validation)})
     random.Random(seed).shuffle(mixed)
     return Corpus(mixed, files.validation)
 
@@ -46,6 +52,27 @@ def held_out() -> list[str]:
     lines = [line for conversation in familiar() for line in quotations(conversation)]
     files = ((file, spaced(file)) for file in texts(load_corpus("python-source").test))
     return [file for file, words in files if not any(line in words for line in lines)]
+
+
+def tests(unread: Container[str]) -> list[str]:
+    """Return the library's tests, except those named after a file whose text is in `unread`."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files = {}
+    for file in sorted(root.rglob("*.py")):
+        if "site-packages" not in file.parts:
+            with suppress(SyntaxError, UnicodeDecodeError), tokenize.open(file) as opened:
+                files[file.relative_to(root).with_suffix("")] = opened.read()
+    tested = {
+        (file.parent if file.name == "__init__" else file).name
+        for file, text in files.items()
+        if text in unread
+    }
+    return [
+        text
+        for file, text in files.items()
+        if file.name.startswith("test_")
+        and tested.isdisjoint(part.removeprefix("test_") for part in file.parts)
+    ]
 
 
 def unread(*directories: str | Path) -> list[str]:

@@ -6,7 +6,7 @@ from helpers.models import chat_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_gateloop.data import Batches, Stream, in_order, pack
+from mlx_gateloop.data import Batches, Stream, pack
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 
@@ -82,15 +82,3 @@ def test_a_batch_depends_on_seed_epoch_and_index_alone():
     ]
     assert same.batch(1, 4)[0].tolist() == orders[1][4]
     assert all(a != b for a, b in combinations(orders, 2))
-
-
-@given(count=st.integers(2, 60), batch_size=st.integers(1, 4), length=st.integers(1, 9))
-def test_in_order_has_every_token_but_the_first_as_a_target_once(count, batch_size, length):
-    targets = []
-    size = min(batch_size, -(-(count - 1) // length))  # no more windows than there are
-    for inputs, following in in_order(Stream(np.arange(count)), batch_size, length):
-        assert inputs.shape == following.shape == (size, length)
-        counts = following >= 0
-        assert (following[counts] == inputs[counts] + 1).all()
-        targets += following[counts].tolist()
-    assert targets == list(range(1, count))

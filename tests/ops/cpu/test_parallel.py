@@ -36,8 +36,6 @@ def test_a_part_that_throws_ends_no_process_and_processors_are_counted_once(prog
     [
         (None, 3),
         ({}, 3),
-        ({"a/b/cpu.max": "max 100000\n"}, 3),
-        ({"a/b/cpu.max": "100000 100000\n"}, 1),
         ({"a/b/cpu.max": "150000 100000\n"}, 2),
         ({"a/b/cpu.max": "1000 100000\n"}, 1),
         ({"a/b/cpu.max": "900000 100000\n"}, 3),
