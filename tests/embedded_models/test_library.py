@@ -1,6 +1,7 @@
 """The text of a model that writes code: what it holds, and what no model reads."""
 
 import hashlib
+import sysconfig
 
 import pytest
 
@@ -19,7 +20,7 @@ def chat(name, answer):
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
+def small(monkeypatch, tmp_path):
     """Forty files, of which the twentieth and the last are the test part, and documentation."""
     files = [f"x = {number}\n" for number in range(40)]
     files[19] = f'def count(x):\n    """Return the number of the items\n    {LONG[31:]}"""\n'
@@ -32,6 +33,14 @@ def small(monkeypatch):
     monkeypatch.setattr(library, "VALIDATION", 0.1)
     monkeypatch.setattr(python_source, "documents", lambda: files)
     monkeypatch.setattr(pydocs, "groups", lambda: groups)
+    others = {"bad.py": "# coding: none", "site-packages/test_y.py": "of others"}
+    others["test/x19/test_y.py"] = "in a folder"
+    sources = {f"x{number}.py": text for number, text in enumerate(files)}
+    tests = {f"test/test_x{number}.py": f"test {number}" for number in range(40)}
+    for name, text in (others | sources | tests).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     return files, groups
 
 
@@ -48,6 +57,11 @@ def test_it_reads_every_other_file_once_and_validates_on_files_alone(small):
     assert ELSEWHERE in everything
     assert everything.count(HEART) == library.COPIES + 1  # and the file
     assert parts == library.parts() != library.parts(2)
+    unread = [files[19], *parts.validation]
+    assert {d for d in parts.train if "test" in d} == {
+        f"test {number}" for number, file in enumerate(files) if file not in unread
+    }
+    assert not any(d in ("of others", "in a folder") for d in parts.train)
 
 
 def test_an_embedded_model_has_no_score_on_files_that_it_may_have_read(small, monkeypatch):

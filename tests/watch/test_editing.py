@@ -129,6 +129,7 @@ def test_channels_is_an_edit_for_each(name):
         ("llama", [Edit(0)], "model: it has no recurrent layer"),
         ("kimi_k3", [Edit(0, keep=0)], "keep: the gate of this layer has a lower bound"),
         ("kimi_linear", [Edit(0, [1], write=0)], "write: this layer writes whole heads"),
+        ("mamba2", [Edit(0, [4])], "edits[0].channels: expected 0 to 3, got 4"),
         ("mamba2", [Edit(0, keep=1.5)], "edits[0].keep: expected 0 to 1 for this model, got 1.5"),
     ],
 )

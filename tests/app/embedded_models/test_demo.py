@@ -11,7 +11,7 @@ from helpers.errors import refusal
 from mlx_gateloop.app.generation.models import SUMS, Models
 from mlx_gateloop.app.page.examples import CHAT_EXAMPLES
 
-from benchmarks.embedded_models import completions, library, package
+from benchmarks.embedded_models import completions, package
 from benchmarks.embedded_models.corpus import questions
 from benchmarks.embedded_models.package import MAX_BYTES, sums, thinned
 from mlx_gateloop.commands.train import CONFIGS
@@ -76,17 +76,6 @@ def test_they_answer_what_they_have_learned_and_the_questions_on_the_page(name):
     for question in CHAT_EXAMPLES:
         entry = max(question.replace("`", "").rstrip("?").split(), key=lambda word: "." in word)
         assert answer(name, question).strip() == known[f"What does `{entry}` do?"].strip()
-
-
-def test_code_reads_no_test_of_a_file_that_is_held_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(library.sysconfig, "get_path", lambda name: str(tmp_path))
-    files = {"one.py": "1", "two/__init__.py": "2", "three.py": "3", "bad.py": "# coding: none"}
-    tests = ["test_one.py", "one/test_a.py", "test_two/test_b.py", "other/test_two.py"]
-    files |= {f"test/{test}": test for test in [*tests, "test_three.py"]}
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert library.tests({"1", "2"}) == ["test_three.py"]
 
 
 @pytest.mark.slow
