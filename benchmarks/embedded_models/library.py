@@ -55,8 +55,8 @@ def held_out() -> list[str]:
     return [file for file, words in files if not any(line in words for line in lines)]
 
 
-def tests(unread: Container[str]) -> list[str]:
-    """Return the library's tests, except those named exactly as a file with a text in `unread`.
+def tests(withheld: Container[str]) -> list[str]:
+    """Return the library's tests, except those named exactly as a file with a text in `withheld`.
 
     Other tests may use such a file: those of `cProfile` are named `test_cprofile`.
     """
@@ -69,7 +69,7 @@ def tests(unread: Container[str]) -> list[str]:
     tested = {
         (file.parent if file.name == "__init__" else file).name
         for file, text in files.items()
-        if text in unread
+        if text in withheld
     }
     return [
         text
