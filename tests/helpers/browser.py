@@ -22,7 +22,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backgroun
 START_SECONDS = 180
 STOP_SECONDS = 120
 PATIENCE_MS = 120_000  # a tab's longest wait
-RETRY_MS = 400
+RETRY_MS = 2000  # a busy machine empties the box late, and a second Enter sends nothing
 RETURNING = "if (location.protocol === 'http:') localStorage.setItem('gateloop.tour', 'seen')"
 RUN_APP = "import runpy\nrunpy.run_module('app', run_name='__main__', alter_sys=True)\n"
 QUESTIONS = re.compile("/component_server")  # from the state views
