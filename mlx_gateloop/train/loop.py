@@ -155,7 +155,6 @@ class Run:
                         f"interrupted at step {progress.step} of {self.trainer.steps}, saved in "
                         f"{self.output.directory}; continue with --resume"
                     )
-        self._draw()
         return TrainResult(
             out=self.output.directory,
             steps=progress.step,
@@ -268,6 +267,7 @@ class Run:
         bar.write(line, file=sys.stderr)  # training must not end with a reader of standard output
         if "sample" in seen:
             bar.write(f"    {shortened(seen['sample'])}", file=sys.stderr)
+        self._draw()
 
     def _save_model(self) -> None:
         if self.world.is_first:

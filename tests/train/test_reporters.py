@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from helpers.errors import refusal
@@ -28,7 +29,11 @@ def logged(monkeypatch):
     return got
 
 
-def test_a_run_reports_its_log_and_writes_a_page(text_file, tmp_path, logged, without_pictures):
+def test_a_run_reports_its_log_and_draws_it_at_each_validation(
+    text_file, tmp_path, logged, monkeypatch
+):
+    drawn = Mock()
+    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", drawn)
     config = tiny_run(steps=4, eval_every=2, log_every=2)
     names = ["wandb", "tensorboard"]
     result = train(config, str(text_file), tmp_path / "a <b>", report_to=names, with_page=True)
@@ -37,6 +42,7 @@ def test_a_run_reports_its_log_and_writes_a_page(text_file, tmp_path, logged, wi
     losses = [(value, step) for name, value, step in logged if name == "validation_loss"]
     assert [step for _, step in losses] == [2, 2, 4, 4]
     assert min(value for value, _ in losses) == result.best_loss
+    assert drawn.call_count == 2
     page = (tmp_path / "a <b>" / "page.html").read_text()
     assert "<h1>a &lt;b&gt;</h1>" in page
     assert page.count("<pre>") == 2, "a sample for each validation"
