@@ -3,8 +3,8 @@
     python benchmarks/minutes.py RECORDS [TEXT...] --minutes 1 5
 
 A configuration gets as many steps as fit the time, at the processor time that a step takes. Run it
-with one BLAS thread (OPENBLAS_NUM_THREADS=1), or the time of several counts. A line of RECORDS is
-not computed again.
+with one BLAS thread (OPENBLAS_NUM_THREADS=1), or the time of several counts. RECORDS gets the steps
+of all first, then their results; the same command again continues.
 """
 
 import argparse
@@ -12,13 +12,16 @@ import itertools
 import json
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from mlx_gateloop.commands.parser import Parser
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.minutes import choose, shaped
@@ -38,53 +41,71 @@ BY_HAND: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
 } | {f"128 x 3, {name}": ((128, 3), changes) for name, changes in CHANGES.items()}
 
 
-def candidates(text: Path, minutes: float) -> dict[str, TrainConfig]:
-    """Return the rule's configuration and those by hand; their steps are still to be found."""
-    chosen, _ = choose(str(text), minutes, {}, time.monotonic())
-    base = {
-        "steps": 1,
-        "data.validation_fraction": chosen.data.validation_fraction,
-        "tokenizer.vocab_size": chosen.tokenizer.vocab_size,
-    }
-    return {RULE: chosen} | {
-        name: shaped(base | changes, *shape) for name, (shape, changes) in BY_HAND.items()
-    }
+def configured(name: str, shape: Iterable[int], held_out: float) -> TrainConfig:
+    """Configure a model by hand, or the rule's; its steps are still to be found."""
+    base = {"steps": 1, "data.validation_fraction": held_out, "tokenizer.vocab_size": 1024}
+    _, changes = BY_HAND.get(name, (shape, {}))
+    return shaped(base | changes, *shape)
 
 
-def seconds(trainer: Trainer) -> float:
-    """Measure the processor time of a step; other work on the machine changes it little."""
-    found = []
-    for step in range(STEPS):
-        began = time.process_time()
-        trainer.step(step)
-        found.append(time.process_time() - began)
-    return sorted(found)[STEPS // 2]
+def planned(text: Path, minutes: float) -> list[dict[str, Any]]:
+    """Time the configurations; return the record of each, whose bits per byte are to be found.
 
-
-def run(text: Path, minutes: float, name: str, config: TrainConfig) -> dict[str, Any]:
-    """Train for the steps that fit the time; return what came of it."""
-    source = make_source(config, str(text))
+    They take their steps in turn, so that other work on the machine slows all alike.
+    """
+    rule, _ = choose(str(text), minutes, {}, time.monotonic())
+    held_out = rule.data.validation_fraction
+    best = rule.model["hidden_size"], rule.model["num_hidden_layers"]
+    chosen = f"{best[0]} x {best[1]}"
+    shapes = {chosen: best} | {name: shape for name, (shape, _) in BY_HAND.items()}
+    trainers = {}
+    for name, shape in shapes.items():
+        config = configured(name, shape, held_out)
+        trainers[name] = Trainer(config, make_source(config, str(text)))
+    times: dict[str, list[float]] = {name: [] for name in shapes}
     with large_cache():
-        trainer = Trainer(config, source)
-        each, parameters = seconds(trainer), num_parameters(trainer.model)
-    steps = max(1, round(60 * minutes / each))
-    tokens, unique = (source.batches.targets * n for n in (steps, source.batches.per_epoch))
+        for step in range(STEPS):
+            for name, trainer in trainers.items():
+                began = time.process_time()
+                trainer.step(step)
+                times[name].append(time.process_time() - began)
+    records = []
+    for name, shape in shapes.items():
+        each, batches = median(times[name]), trainers[name].source.batches
+        steps = max(1, round(60 * minutes / each))
+        record = {
+            "text": text.stem,
+            "minutes": minutes,
+            "configuration": name,
+            "chosen": name == chosen,
+            "shape": shape,
+            "held_out": held_out,
+            "parameters": num_parameters(trainers[name].model),
+            "steps": steps,
+            "tokens": batches.targets * steps,
+            "unique": batches.targets * batches.per_epoch,
+            "seconds_per_step": round(each, 4),
+            "bits_per_byte": None,
+        }
+        records.append(record)
+    return records
+
+
+def bits_per_byte(record: dict[str, Any], text: Path) -> float:
+    """Train as planned; return the best of the held-out text."""
+    names, steps = ("configuration", "shape", "held_out"), record["steps"]
+    config = configured(*(record[name] for name in names))
+    config = replace(config, steps=steps, eval_every=max(1, steps // 2), checkpoint_every=steps)
     with TemporaryDirectory() as folder:
-        config = replace(config, steps=steps, eval_every=max(1, steps // 2), checkpoint_every=steps)
         out = train(config, str(text), Path(folder) / "model").out
         lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    return {
-        "text": text.stem,
-        "minutes": minutes,
-        "configuration": name,
-        "shape": [config.model["hidden_size"], config.model["num_hidden_layers"]],
-        "parameters": parameters,
-        "steps": steps,
-        "tokens": tokens,
-        "unique": unique,
-        "seconds_per_step": round(each, 4),
-        "bits_per_byte": round(min(x.get("bits_per_byte", math.inf) for x in lines), 4),
-    }
+    return round(float(min(x.get("bits_per_byte", math.inf) for x in lines)), 4)
+
+
+def names(record: dict[str, Any]) -> list[str]:
+    """Name the rows that a record fills: the rule's may be one by hand, too."""
+    name, chosen = record["configuration"], record.get("chosen", False)
+    return [RULE] * chosen + [name] * (not chosen or name in BY_HAND)
 
 
 def table(records: list[dict[str, Any]]) -> str:
@@ -92,7 +113,7 @@ def table(records: list[dict[str, Any]]) -> str:
     found: dict[str, dict[str, float]] = {}
     for record in records:
         column = f"{record['text']}, {record['minutes']:g} min"
-        found.setdefault(column, {})[record["configuration"]] = record["bits_per_byte"]
+        found.setdefault(column, {}).update(dict.fromkeys(names(record), record["bits_per_byte"]))
     best = {
         column: min(
             (bits for name, bits in by.items() if not name.startswith(RULE)), default=math.nan
@@ -107,7 +128,7 @@ def table(records: list[dict[str, Any]]) -> str:
                 for column, by in found.items()
             ),
         ]
-        for name in dict.fromkeys(record["configuration"] for record in records)
+        for name in dict.fromkeys([RULE, *itertools.chain(*found.values())])
     ]
     return markdown_table(["width x blocks", *found], rows)
 
@@ -115,15 +136,13 @@ def table(records: list[dict[str, Any]]) -> str:
 def compare(file: Path, texts: list[Path], times: list[float]) -> list[dict[str, Any]]:
     """Make the runs that the file of records lacks, and add them to it; return all records."""
     records = [json.loads(line) for line in file.open()] if file.exists() else []
-    known = {(x["text"], x["minutes"], x["configuration"]) for x in records}
     for minutes, text in itertools.product(times, texts):
-        if all((text.stem, minutes, name) in known for name in (RULE, *BY_HAND)):
-            continue
-        for name, config in candidates(text, minutes).items():
-            if (text.stem, minutes, name) not in known:
-                records.append(run(text, minutes, name, config))
-                with file.open("a") as out:
-                    out.write(json.dumps(records[-1]) + "\n")
+        mine = [x for x in records if (x["text"], x["minutes"]) == (text.stem, minutes)]
+        if not mine:
+            records += (mine := planned(text, minutes))
+        for record in mine:
+            record["bits_per_byte"] = record["bits_per_byte"] or bits_per_byte(record, text)
+            write_text(file, "".join(json.dumps(x) + "\n" for x in records))
     return records
 
 
