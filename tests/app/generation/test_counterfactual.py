@@ -100,7 +100,7 @@ def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, fini
 def test_an_answer_after_an_edit_is_that_of_the_edited_model(
     engine, finished, run, model, change, options
 ):
-    (word, positions), channels = split_of(run), list(range(0, 200, 3))
+    (word, positions), channels = split_of(run), list(range(0, 120, 2))
     job = answer_again(engine, run, [word], change, [0, 2], channels)
     beside = engine.submit("demo", conversation(QUESTION), Sampling(0), 12)  # takes turns with it
     again = finished(job)
@@ -124,8 +124,7 @@ def test_losses_are_those_of_the_library(engine, finished, run, model):
     left_out = [range(word.first, word.stop) for word in words[:target]]
     expected = gl.watch.depends(model, ids, left_out)[:, words[target].first - 1 :].sum(1)
     assert work.result == pytest.approx(expected.tolist(), abs=1e-4)
-    assert words[np.argmax(work.result)].text == "split"
-    assert max(work.result) > 5
+    assert {words[n].text for n in np.argsort(work.result)[-2:]} == {"split", "."}
 
 
 def test_longer_texts_are_left_out_in_larger_parts(engine, finished, monkeypatch):
