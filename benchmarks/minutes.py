@@ -140,10 +140,16 @@ def compare(file: Path, texts: list[Path], times: list[float]) -> list[dict[str,
         mine = [x for x in records if (x["text"], x["minutes"]) == (text.stem, minutes)]
         if not mine:
             records += (mine := planned(text, minutes))
+            save(file, records)
         for record in mine:
-            record["bits_per_byte"] = record["bits_per_byte"] or bits_per_byte(record, text)
-            write_text(file, "".join(json.dumps(x) + "\n" for x in records))
+            if record["bits_per_byte"] is None:
+                record["bits_per_byte"] = bits_per_byte(record, text)
+                save(file, records)
     return records
+
+
+def save(file: Path, records: list[dict[str, Any]]) -> None:
+    write_text(file, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ from mlx_gateloop.train.setup import Trainer, large_cache, make_source, num_para
 from mlx_gateloop.train.step import lowered, number
 
 MAX_SKIPPED_IN_A_ROW = 20
+DRAW_SECONDS = 60  # from picture to picture of the curves; each takes a third of one
 # Of float16's loss (Micikevicius et al., arXiv 1710.03740, section 3.2), as torch.amp.GradScaler:
 # its scale at the start, and finite steps after which it doubles.
 FIRST_SCALE, STEPS_AT_SCALE = 2.0**16, 2000
@@ -101,7 +102,7 @@ class Run:
         if resume:
             checkpoint, progress, saved = ranks.read_first(world, checkpoint)
             config = _planned(config, saved["config"])
-        self.config, self.output = config, output
+        self.config, self.output, self._drawn = config, output, time.monotonic()
         with ranks.files_of_first(world, output.directory, *ranks.TOKENIZER) as files:
             self.source = make_source(config, data, files if resume else None)
         self.identity = {"config": config.to_dict(), "data": {"sha256": self.source.sha256}}
@@ -155,6 +156,7 @@ class Run:
                         f"interrupted at step {progress.step} of {self.trainer.steps}, saved in "
                         f"{self.output.directory}; continue with --resume"
                     )
+        self._draw()
         return TrainResult(
             out=self.output.directory,
             steps=progress.step,
@@ -267,7 +269,8 @@ class Run:
         bar.write(line, file=sys.stderr)  # training must not end with a reader of standard output
         if "sample" in seen:
             bar.write(f"    {shortened(seen['sample'])}", file=sys.stderr)
-        self._draw()
+        if time.monotonic() - self._drawn > DRAW_SECONDS:
+            self._draw()
 
     def _save_model(self) -> None:
         if self.world.is_first:
@@ -275,11 +278,12 @@ class Run:
                 self.source.save(self.model, self.output.directory)
 
     def _draw(self) -> None:
+        self._drawn = time.monotonic()
         if self.world.is_first:
             try:
                 training_curves(self.output.log, self.output.curves)
             except Exception as error:  # the run is complete without it
-                print(f"{self.output.curves}: not drawn: {one_line(error)}", file=sys.stderr)
+                tqdm.write(f"{self.output.curves}: not drawn: {one_line(error)}", file=sys.stderr)
 
     @contextmanager
     def _lowered_weights(self) -> Iterator[None]:

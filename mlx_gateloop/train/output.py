@@ -7,7 +7,7 @@ OUT/ is a model directory for every mlx_lm command, with the run's own files bes
     checkpoints/last.safetensors                          the complete state at the last checkpoint
     checkpoints/previous.safetensors                      the one before, if the last is damaged
     log.jsonl                                             one record per interval and validation
-    curves.png                                            the log, drawn at each validation
+    curves.png                                            the log, drawn each minute and at the end
     page.html                                             the log as a page, if asked for
 """
 

@@ -29,11 +29,10 @@ def logged(monkeypatch):
     return got
 
 
-def test_a_run_reports_its_log_and_draws_it_at_each_validation(
-    text_file, tmp_path, logged, monkeypatch
-):
+def test_a_run_reports_its_log_and_draws_it_meanwhile(text_file, tmp_path, logged, monkeypatch):
     drawn = Mock()
     monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", drawn)
+    monkeypatch.setattr("mlx_gateloop.train.loop.DRAW_SECONDS", 0)
     config = tiny_run(steps=4, eval_every=2, log_every=2)
     names = ["wandb", "tensorboard"]
     result = train(config, str(text_file), tmp_path / "a <b>", report_to=names, with_page=True)
@@ -42,7 +41,7 @@ def test_a_run_reports_its_log_and_draws_it_at_each_validation(
     losses = [(value, step) for name, value, step in logged if name == "validation_loss"]
     assert [step for _, step in losses] == [2, 2, 4, 4]
     assert min(value for value, _ in losses) == result.best_loss
-    assert drawn.call_count == 2
+    assert drawn.call_count == 3
     page = (tmp_path / "a <b>" / "page.html").read_text()
     assert "<h1>a &lt;b&gt;</h1>" in page
     assert page.count("<pre>") == 2, "a sample for each validation"
