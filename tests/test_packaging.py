@@ -21,17 +21,13 @@ from mlx_gateloop.commands import extras
 PREFIX = "mlx_gateloop/"
 
 
-def listed():
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
-    return [Requirement(line) for line in lines if line and not line.startswith("#")]
-
-
 def test_requirements_are_made_from_the_packages_metadata():
     command = [sys.executable, str(ROOT / ".ci" / "requirements.py")]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert (ROOT / "requirements.txt").read_text() == made, "run: make requirements"
     core = {"mlx", "mlx-lm", "numpy", "sentencepiece", "gradio", "huggingface-hub"}
-    assert core <= {requirement.name for requirement in listed()}
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    assert core <= {Requirement(x).name for x in lines if x and not x.startswith("#")}
 
 
 def test_no_folder_above_the_project_is_searched_for_modules():

@@ -31,12 +31,15 @@ def _read(arguments: argparse.Namespace) -> None:
 
     from mlx_gateloop import load
     from mlx_gateloop.io import states
+    from mlx_gateloop.io.files import require_new
     from mlx_gateloop.model.state import State
     from mlx_gateloop.train.interrupt import interrupt_flag
 
     out = Path(arguments.out)
     if out.exists() and not arguments.resume:
         raise InputError(f"{out}: exists; add --resume to continue it, or give another file")
+    if not arguments.resume:
+        require_new(out)
     parts = _parts(arguments.text)
     model, tokenizer = load(arguments.model)
     hashed = states.hashes(model, tokenizer)
@@ -90,12 +93,14 @@ def read_tokens(
     """
     from mlx_gateloop.tokenizer import plain_ids, start_ids
 
-    read, between = 0, start_ids(tokenizer)
+    read, between, has_begun = 0, start_ids(tokenizer), False
     for path in parts:
         ids = between if read >= skipped else []
         with sys.stdin.buffer if path is None else path.open("rb") as file:
-            for text, size in _blocks(file, "standard input" if path is None else str(path)):
+            blocks = _blocks(file, "standard input" if path is None else str(path))
+            for number, (text, size) in enumerate(blocks):
                 read += size
+                has_begun = has_begun or text != "\ufeff"
                 if read <= skipped:
                     continue
                 if (known := skipped - (read - size)) > 0:  # the file has grown
@@ -103,9 +108,13 @@ def read_tokens(
                     if data[known - 1 : known] != b"\n":
                         raise InputError(f"--resume: the state's {skipped:,} bytes end in a line")
                     text = data[known:].decode()
-                yield ids + plain_ids(tokenizer, text), read
-                ids = []
-        between = [t for t in (tokenizer.eos_token_id,) if t is not None] + start_ids(tokenizer)
+                elif number == 0:
+                    text = text.removeprefix("\ufeff")
+                if text:
+                    yield ids + plain_ids(tokenizer, text), read
+                    ids = []
+        if has_begun:  # an empty file before the text is none
+            between = [t for t in (tokenizer.eos_token_id,) if t is not None] + start_ids(tokenizer)
     if read < skipped:
         raise InputError(f"--resume: the state has read {skipped:,} bytes, the text has {read:,}")
 

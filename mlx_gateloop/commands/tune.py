@@ -52,8 +52,8 @@ def _tune_weights(arguments: argparse.Namespace) -> None:
         "seed": arguments.seed,
     }
     chosen = settings(arguments.set, "dtype=bfloat16")
-    if given := [key for key in chosen if key.startswith(OWN_SHAPE)]:
-        raise InputError(f"--set {given[0]}: the model decides it; leave it out")
+    if given := [key for key in chosen if key.startswith((*OWN_SHAPE, "weights"))]:
+        raise InputError(f"--set {given[0]}: --model decides it; leave it out")
     config = TrainConfig.load(None, values | chosen)
     try:
         report(train(config, arguments.data, arguments.out, arguments.resume))
@@ -68,12 +68,12 @@ def _tune_state(arguments: argparse.Namespace) -> None:
     from pathlib import Path
 
     from mlx_gateloop import tune_state, write_state
+    from mlx_gateloop.io.files import require_new
     from mlx_gateloop.io.models import load_any
     from mlx_gateloop.train.setup import large_cache
 
     out = arguments.out
-    if Path(out).exists():
-        raise InputError(f"{out}: exists; give another file")
+    require_new(Path(out))
     model, tokenizer = load_any(arguments.model)
     names = ("length", "batch_size", "steps", "answers", "seed")
     options = {name: getattr(arguments, name) for name in names}

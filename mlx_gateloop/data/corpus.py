@@ -48,6 +48,8 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
     if all((Path(source) / name).is_file() for name in PARTS[:2]):
         files = [Path(source) / name for name in PARTS]
         return Corpus(*(read_documents(str(file)) for file in files if file.exists()))
+    if all((Path(source) / name).is_file() for name in PARTS[::2]):
+        raise InputError(f"{source}: has {PARTS[0]} and {PARTS[2]}; add {PARTS[1]}")
     return split(read_documents(source), validation_fraction)
 
 

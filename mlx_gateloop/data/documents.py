@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, shown
 
 Message: TypeAlias = dict[str, Any]  # "role", "content", and what else a chat template reads
 
@@ -24,6 +24,7 @@ Document: TypeAlias = str | list[Message]  # a text, or a conversation
 
 LOG = logging.getLogger(__name__)
 SUFFIXES = (".txt", ".md", ".text", ".jsonl")
+ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 NAMED = "`python-source` or `wikitext-103`"  # corpora, for messages
 
 
@@ -36,6 +37,10 @@ def read_documents(source: str) -> list[Document]:
     documents = [document for of_file in read for document in of_file]
     if not documents:
         raise InputError(f"{source}: contains no text; give a file or folder with text")
+    turns = (turn for document in documents if not isinstance(document, str) for turn in document)
+    if odd := {turn["role"] for turn in turns} - ROLES:
+        advice = "answers are those of `assistant`; rename others"
+        LOG.warning("%s: unusual roles: %s; %s", source, shown(sorted(odd)), advice)
     left_out = Counter(file.suffix or file.name for file in others)
     left_out += Counter({"empty": read.count([])})
     if left_out:
@@ -122,7 +127,7 @@ def _parse(line: str, where: str) -> Document:
     except (TypeError, KeyError, ValueError, RecursionError):
         raise InputError(
             f'{where}: expected {{"text": "..."}}, {{"prompt": "...", "completion": "..."}} or'
-            ' {"messages": [{"role": "...", "content": "..."}, ...]}'
+            ' {"messages": [{"role": "...", "content": "..."}, ...]}; tools are a list of objects'
         ) from None
     return document
 
@@ -130,21 +135,28 @@ def _parse(line: str, where: str) -> Document:
 def _document(record: object) -> Document:
     if not isinstance(record, dict):
         raise TypeError
-    if "text" in record:
+    record = {key: value for key, value in record.items() if value is not None}
+    if {"prompt", "completion"} <= record.keys():  # in the order in which mlx-lm looks for them
+        pair = ("user", record["prompt"]), ("assistant", record["completion"])
+        turns = [{"role": role, "content": text} for role, text in pair]
+    elif "messages" in record:
+        turns = [{"content": None} | turn for turn in record["messages"]]
+    else:
         text = record["text"]
         if not isinstance(text, str):
             raise TypeError
         return text
-    if "messages" in record:
-        turns = [{"content": None} | turn for turn in record["messages"]]
-    else:
-        pair = ("user", record["prompt"]), ("assistant", record["completion"])
-        turns = [{"role": role, "content": text} for role, text in pair]
     for turn in turns:
-        is_call = turn["content"] is None and isinstance(turn.get("tool_calls"), list)
-        if not (isinstance(turn["role"], str) and (is_call or isinstance(turn["content"], str))):
+        calls = _objects(turn.get("tool_calls"))
+        is_written = isinstance(turn["content"], str) or (calls and turn["content"] is None)
+        if not (isinstance(turn["role"], str) and is_written):
             raise TypeError
-    tools = record.get("tools")
-    if not turns or not isinstance(tools, list | None):
+    if not turns:
         raise TypeError
-    return Conversation(turns, tools)
+    return Conversation(turns, _objects(record.get("tools")))
+
+
+def _objects(value: Any) -> list[Any] | None:
+    if not isinstance(value, list | None) or not all(isinstance(x, dict) for x in value or []):
+        raise TypeError
+    return value

@@ -49,6 +49,14 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _STAGING = ".making-"  # the folder beside a target; no error names it
 
 
+def require_new(target: Path) -> None:
+    """Check that a file can be new there, before the work that makes it."""
+    if target.exists():
+        raise InputError(f"{target}: exists; give another file")
+    if not (parent := next(p for p in target.absolute().parents if p.exists())).is_dir():
+        raise InputError(f"{target}: {parent} is not a folder; give another file")
+
+
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """Yield a path beside the target; the directory or file made there replaces it afterwards.

@@ -16,7 +16,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
 from mlx_gateloop.errors import InputError, one_line, shown
-from mlx_gateloop.io.files import checksum, staged
+from mlx_gateloop.io.files import checksum, require_new, staged
 from mlx_gateloop.model.lm import readable_ids
 from mlx_gateloop.model.state import State
 
@@ -183,8 +183,7 @@ def mix(paths: Sequence[str], factors: Sequence[float], out: str) -> None:
     """Write the sum of states of one model, each times its factor; it has no next token."""
     if len(paths) != len(factors):
         raise InputError(f"--factors: expected {len(paths)}, one per state, got {len(factors)}")
-    if Path(out).exists():
-        raise InputError(f"{out}: exists; give another file")
+    require_new(Path(out))
     if not all(map(math.isfinite, factors)):
         raise InputError(f"--factors: expected finite numbers, got {', '.join(map(str, factors))}")
     (first, metadata, facts), *_ = files = [_read(path) for path in paths]
@@ -196,6 +195,8 @@ def mix(paths: Sequence[str], factors: Sequence[float], out: str) -> None:
     for name, array in first.items():
         parts = [factor * file[0][name].astype(mx.float32) for factor, file in pairs]
         mixed[name] = sum(parts[1:], parts[0]).astype(array.dtype)
+        if not mx.isfinite(mixed[name]).all():
+            raise InputError("--factors: the sum is not finite; give smaller ones")
     facts = {"hashes": facts["hashes"], "tokens": 0, "last": [], "source": 0}
     with staged(Path(out)) as partial, partial.open("wb") as file:
         mx.save_safetensors(file, mixed, metadata | {"0.gateloop": json.dumps(facts)})

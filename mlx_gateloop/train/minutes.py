@@ -146,8 +146,9 @@ def choose(
 def shaped(base: dict[str, Any], width: int, blocks: int) -> TrainConfig:
     """Configure a model of this width and number of blocks; `base` may change it."""
     width = base.get("model.hidden_size") or width
-    model = {"hidden_size": width, "num_hidden_layers": blocks, "intermediate_size": 3 * width}
-    model |= {"tie_word_embeddings": True}
+    model = {"hidden_size": width, "num_hidden_layers": blocks, "tie_word_embeddings": True}
+    if type(width) is int:  # others are refused
+        model["intermediate_size"] = 3 * width
     return TrainConfig.load(None, {"model": model} | base)
 
 

@@ -78,6 +78,9 @@ def tune_state(
         mlx_gateloop.errors.InputError: the name of the data is empty; give a path, \
 `python-source` or `wikitext-103`
     """
+    counts = {"length": length, "batch_size": batch_size, "steps": steps, "patience": patience}
+    if wrong := [f"{name}: expected at least 1, got {n}" for name, n in counts.items() if n < 1]:
+        raise InputError(wrong[0])
     if not 0 <= seed < 2**32:
         raise InputError(f"seed: expected 0 to {2**32 - 1}, got {seed}")
     tuner = _Tuner(model, tokenizer, data, length, batch_size, answers, seed)

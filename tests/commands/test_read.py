@@ -45,7 +45,7 @@ def is_state_after(*texts):
 @pytest.mark.parametrize("text", [BOOK, BOOK.replace("\n", "ß"), BOOK[:70]])
 def test_a_text_is_read_whole(model, work, capsys, monkeypatch, text):
     monkeypatch.setattr(read, "LINE", 200)
-    (work / "book.txt").write_text(text)
+    (work / "book.txt").write_text("\ufeff" + text)
     assert reads("book.txt") == 0
     is_state_after(text)
     assert f"book.state: {state().tokens:,} tokens read" in capsys.readouterr().err
@@ -56,6 +56,7 @@ def test_a_folder_is_read_in_order_and_standard_input_at_once(model, work, monke
     (work / "books").mkdir()
     (work / "books" / "b.txt").write_text(BOOK)
     (work / "books" / "a.md").write_text("First.")
+    (work / "books" / "0.md").write_text("")
     assert reads("books") == 0
     is_state_after("First.", BOOK)
     (work / "book.state").unlink()

@@ -40,7 +40,8 @@ def test_adapters_are_learned(capsys):
         (["--state-only"], "short.txt", "fewer than two tokens"),
         (["--state-only", "--answers"], "text.txt", "a text has none"),
         (["--state-only", "--resume"], "text.txt", "leave them out"),
-        (["--set", "model.dropout=0.5"], "text.txt", "model.dropout: the model decides it"),
+        (["--set", "model.dropout=0.5"], "text.txt", "model.dropout: --model decides it"),
+        (["--set", "weights=model"], "text.txt", "weights: --model decides it"),
     ],
 )
 def test_bad_input_is_one_line(capsys, work, options, data, message):

@@ -32,7 +32,7 @@ def test_files_and_folders(tmp_path, caplog):
     assert corpus == Corpus(["a.md", "b.txt", "d"], ["inner/c.text"]), "in sorted order"
     (line,) = caplog.messages
     assert ": left out: 1 .bin, 2 .py, 1 LICENCE, 1 empty; files read: .txt" in line
-    lines = [{"text": "one"}, {"messages": CHAT, "id": 7}]
+    lines = [{"text": "one"}, {"messages": CHAT, "text": "", "prompt": None}]
     lines += [{"text": "two"}, {"prompt": "Hi", "completion": "Ho", "tools": [{}]}]
     corpus = load_corpus(write_jsonl(tmp_path / "a.jsonl", lines), 0.5)
     assert corpus == Corpus(["one", "two"], [CHAT, CHAT])
@@ -46,6 +46,9 @@ def test_files_and_folders(tmp_path, caplog):
     corpus = load_corpus(write_jsonl(tmp_path / "a.jsonl", alone), 0.5)
     assert corpus == Corpus([CHAT], [CHAT * 2]), "it is cut before a question"
     assert corpus.train[0].tools == corpus.validation[0].tools == [{}]
+    write_jsonl(tmp_path / "b.jsonl", [{"messages": [{"role": "gpt", "content": "Ho"}]}] * 2)
+    load_corpus(str(tmp_path / "b.jsonl"))
+    assert "unusual roles: ['gpt']; answers are" in caplog.messages[-1]
     pair = write_jsonl(tmp_path / "a.jsonl", [{"messages": CHAT}])
     assert "no part for validation" in refusal(load_corpus, pair)
     mixed = write_jsonl(tmp_path / "a.jsonl", [{"text": "x" * 99}, {"messages": CHAT}])
@@ -77,8 +80,9 @@ BAD = [
     ("a.jsonl", b'["x"]\n', r"a.jsonl:1: expected"),
     ("a.jsonl", b'{"messages": [{"role": "user"}]}\n', r"a.jsonl:1: expected"),
     ("a.jsonl", b'{"messages": []}\n', r"a.jsonl:1: expected"),
+    ("a.jsonl", b'{"messages": [{"role": "user", "tool_calls": []}]}\n', r"a.jsonl:1: expected"),
     ("a.jsonl", b'{"completion": "an answer"}\n', r"a.jsonl:1: expected.*prompt"),
-    ("a.jsonl", b'{"prompt": "a", "completion": "b", "tools": "c"}\n', r"a.jsonl:1: expected"),
+    ("a.jsonl", b'{"prompt": "a", "completion": "b", "tools": [1]}\n', r"a.jsonl:1: expected"),
     ("a.jsonl", b'{"prompt": "\\ud800", "completion": "b"}\n', r"a.jsonl:1: half of"),
     ("a.jsonl", b"\n\n", "contains no text"),
 ]
@@ -101,6 +105,8 @@ def test_a_folder_may_have_the_parts_that_mlx_lm_names(tmp_path):
     assert load_documents(str(tmp_path)) == ["test", "train", "valid"]
     (tmp_path / "test.jsonl").unlink()
     assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"])
+    (tmp_path / "valid.jsonl").rename(tmp_path / "test.jsonl")
+    assert "add valid.jsonl" in refusal(load_corpus, str(tmp_path))
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -1, 2])

@@ -32,17 +32,6 @@ def alone(nursery, run, tmp_path_factory):
     return out
 
 
-def assert_same_training(out, alone):
-    for key in ("loss", "validation_loss", "gradient_norm"):
-        assert values(out, key) == pytest.approx(values(alone, key), rel=1e-6)
-    ours, theirs = state_of(out), state_of(alone)
-    assert ours.keys() == theirs.keys()
-    for name, array in ours.items():
-        assert mx.allclose(array, theirs[name], rtol=1e-4, atol=1e-6), name
-    names = {path.relative_to(out) for path in out.rglob("*")}
-    assert names == {path.relative_to(alone) for path in alone.rglob("*")}
-
-
 def wait_for(condition):
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -85,7 +74,14 @@ def test_training_is_that_of_one_process(nursery, run, alone, tmp_path, size, se
     out = tmp_path / "out"
     words = [*run, out, "--set", f"sequence_parallel={sequence}"]
     assert nursery.run(size, *words) == [0] * size, nursery.said(0)
-    assert_same_training(out, alone)
+    for key in ("loss", "validation_loss", "gradient_norm"):
+        assert values(out, key) == pytest.approx(values(alone, key), rel=1e-6)
+    ours, theirs = state_of(out), state_of(alone)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert mx.allclose(array, theirs[name], rtol=1e-4, atol=1e-6), name
+    names = {path.relative_to(out) for path in out.rglob("*")}
+    assert names == {path.relative_to(alone) for path in alone.rglob("*")}
 
 
 @pytest.mark.parametrize("size", [2, FOUR])

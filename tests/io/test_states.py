@@ -142,6 +142,7 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path):
     assert lines["tokens read"] == "2"
     assert [name for name in lines if name.startswith("layer")] == ["layer 0.0.0", "layer 1.0.0"]
     assert "exists; give another file" in refusal(mix, paths, [1, 1], paths[0])
+    assert "a.state is not a folder" in refusal(mix, paths, [1, 1], f"{paths[0]}/b/c")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,7 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path):
         ("ac", [1, 1], "from another model"),
         ("ab", [1], "expected 2"),
         ("ab", [1, float("nan")], "expected finite numbers"),
+        ("ab", [1, 1e300], "the sum is not finite"),
         ("ax", [1, 1], "no such"),
         ("bad", [1, 1, 1], "not a state of gateloop read or gl.write_state: it has no prompt"),
     ],

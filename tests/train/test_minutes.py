@@ -104,6 +104,7 @@ def test_options_of_the_model_hold(text_file):
 def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):
     line = refusal(choose, str(text_file), 0, {}, 0)
     assert line == "--minutes: expected 0.1 to 100,000, got 0"
+    assert "hidden_size" in refusal(choose, str(text_file), 1, {"model.hidden_size": {"a": 1}}, 0)
     for key in minutes.DECIDED:
         assert f"decides {key};" in refusal(choose, str(text_file), 1, {key: 1}, 0)
     (file := tmp_path / "short.txt").write_text("too short " * 30)

@@ -16,11 +16,9 @@ LONG = 2 * MAX_COLUMNS + 500
 @pytest.fixture
 def asking():
     """Asks the functions that the server offers to a component."""
-
-    def asking(component):
-        return lambda name, *request: asyncio.run(getattr(component, name)(list(request)))
-
-    return asking
+    return lambda component: (
+        lambda name, *request: asyncio.run(getattr(component, name)(list(request)))
+    )
 
 
 @pytest.fixture
