@@ -93,8 +93,8 @@ def planned(text: Path, minutes: float) -> list[dict[str, Any]]:
 
 def bits_per_byte(record: dict[str, Any], text: Path) -> float:
     """Train as planned; return the best of the held-out text."""
-    names, steps = ("configuration", "shape", "held_out"), record["steps"]
-    config = configured(*(record[name] for name in names))
+    config = configured(record["configuration"], record["shape"], record["held_out"])
+    steps = record["steps"]
     config = replace(config, steps=steps, eval_every=max(1, steps // 2), checkpoint_every=steps)
     with TemporaryDirectory() as folder:
         out = train(config, str(text), Path(folder) / "model").out

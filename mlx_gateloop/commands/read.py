@@ -36,9 +36,9 @@ def _read(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.train.interrupt import interrupt_flag
 
     out = Path(arguments.out)
-    if out.exists() and not arguments.resume:
-        raise InputError(f"{out}: exists; add --resume to continue it, or give another file")
     if not arguments.resume:
+        if out.exists():
+            raise InputError(f"{out}: exists; add --resume to continue it, or give another file")
         require_new(out)
     parts = _parts(arguments.text)
     model, tokenizer = load(arguments.model)
