@@ -5,9 +5,9 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from mlx_gateloop.commands import extras
 from mlx_gateloop.commands.parser import parse
 from mlx_gateloop.errors import InputError, one_line, shortened
+from mlx_gateloop.io import extras
 
 NOT_COMPILED = ("Failed to compile function", "Could not load C++ shared library")  # MLX says
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.interpreter import python
 from helpers.scripts import ROOT
 
-LEAVES = {"configuration", "errors", "io.files", "io.machine", "io.tables"}
+LEAVES = {"configuration", "errors", "io.extras", "io.files", "io.machine", "io.tables"}
 LIBRARY = LEAVES | {"distributed", "family", "generate", "io", "model", "ops", "tokenizer"}
 TOOLS = LIBRARY | {"data", "plots", "train", "watch"}
 # A package or a module at the root; "" is the root's __init__.
@@ -19,8 +19,9 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "errors": set(),
     "configuration": {"errors"},
+    "io.extras": {"errors"},
     "io.files": {"errors"},
-    "io.machine": {"", "_blas"},
+    "io.machine": {"", "_blas", "io.extras"},
     "io.tables": set(),
     "ops": set(),
     "model": LEAVES | {"ops"},

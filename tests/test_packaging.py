@@ -16,7 +16,7 @@ from helpers.scripts import ROOT
 from packaging.requirements import Requirement
 
 from mlx_gateloop.cli import main
-from mlx_gateloop.commands import extras
+from mlx_gateloop.io import extras
 
 PREFIX = "mlx_gateloop/"
 
@@ -42,14 +42,10 @@ def test_all_is_every_extra_but_torch():
     assert str(everything.marker) == 'extra == "all"'
 
 
-@pytest.mark.parametrize(
-    ("command", "absent", "extra"),
-    [
-        (["app"], "gradio", "app"),
-        (["train", "--out", "x"], "matplotlib", "train"),
-        (["experiment", "recall", "--out", "x"], "pyarrow", "train"),
-    ],
-)
+@pytest.mark.parametrize(("command", "absent", "extra"), [
+    (["app"], "gradio", "app"), (["train", "--out", "x"], "matplotlib", "train"),
+    (["experiment", "recall", "--out", "x"], "pyarrow", "train"),
+])  # fmt: skip
 def test_a_command_names_the_extra_that_is_missing(monkeypatch, capsys, command, absent, extra):
     monkeypatch.setattr(extras, "installed", lambda name: None if name == absent else "1")
     advice = f'run: pip install "mlx-gateloop[{extra}]"'

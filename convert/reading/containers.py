@@ -16,8 +16,8 @@ import mlx.core as mx
 import numpy as np
 from numpy.lib import format as npy
 
-from mlx_gateloop.commands import extras
 from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.io import extras
 
 Tree = dict[str, Any]  # its values are trees or `Stored`; files may hold anything else, too
 

@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_gateloop import _blas
-from mlx_gateloop.commands import extras
+from mlx_gateloop.io import extras
 from mlx_gateloop.io.machine import blas_in_use
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.cpu import MLX_VERSION, NOT_INSTALLED, why_missing

@@ -25,7 +25,10 @@ def majority(training: Samples, test: Samples) -> float:
 
 def last_inputs(training: Samples, test: Samples, count: int) -> float:
     """Accuracy of the commonest answer after the last `count` inputs, or of all if new."""
-    known, asked = _contexts(training, test, count)
+    windows = [_windows(samples, count) for samples in (training, test)]
+    rows = np.concatenate(windows)
+    _, contexts = np.unique(rows.view(f"V{rows.itemsize * count}"), return_inverse=True)
+    known, asked = np.split(contexts.ravel(), [len(windows[0])])  # equal windows, equal numbers
     outputs = int(training.targets.max()) + 1
     pairs = known * outputs + training.targets[training.asked]
     pairs, times = np.unique(pairs, return_counts=True)
@@ -56,20 +59,6 @@ def _scores(task: Task) -> dict[str, float]:
 
 def _commonest(samples: Samples) -> int:
     return int(np.bincount(samples.targets[samples.asked]).argmax())
-
-
-def _contexts(training: Samples, test: Samples, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Number the last inputs at each asked position of both, equal inputs with equal numbers."""
-    base = int(max(training.inputs.max(), test.inputs.max())) + 2  # 0 is before the start
-    windows = [_windows(samples, count) for samples in (training, test)]
-    digits = np.concatenate(windows).T
-    contexts = np.zeros(digits.shape[1], np.int64)
-    for digit in digits:
-        if contexts.max(initial=0) >= 2**62 // base:  # another digit would overflow
-            _, contexts = np.unique(contexts, return_inverse=True)
-        contexts = contexts * base + digit
-    _, contexts = np.unique(contexts, return_inverse=True)
-    return contexts[: len(windows[0])], contexts[len(windows[0]) :]
 
 
 def _windows(samples: Samples, count: int) -> np.ndarray:

@@ -7,20 +7,20 @@ import subprocess
 import sys
 from datetime import datetime, timezone
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shutil import which
 
 import mlx.core as mx
 
 from mlx_gateloop import __version__, _blas
+from mlx_gateloop.io.extras import installed
 
 PACKAGES = ("mlx", "mlx-lm", "numpy", "jax", "torch", "gateloop-transformer", "fla-core")
 
 
 def facts(command: str) -> dict[str, str]:
     """The command, the date, the machine and the versions of a measurement."""
-    packages = [f"{name} {number}" for name in PACKAGES if (number := _version(name))]
+    packages = [f"{name} {number}" for name in PACKAGES if (number := installed(name))]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     device = mx.device_info().get("device_name", "") if mx.default_device().type == mx.gpu else ""
     cpu = mx.device_info(mx.Device(mx.cpu))["device_name"]
@@ -71,13 +71,6 @@ def pin_cpus(index: int, count: int) -> None:
         for thread in Path("/proc/self/task").iterdir():  # the BLAS has threads already
             os.sched_setaffinity(int(thread.name), share)
         _blas.limit_threads(len(share))
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 @cache

@@ -8,19 +8,8 @@ from helpers.errors import refusal
 from helpers.experiments import RUNNING_SUM, SHORT, cells, raw_results, tuned
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.experiments import runs
+from mlx_gateloop.experiments import runs, tuning
 from mlx_gateloop.experiments.run import run_experiment
-from mlx_gateloop.experiments.tuning import (
-    APART,
-    PUBLISHED,
-    RATES,
-    best,
-    chosen_in,
-    read_trials,
-    report_trials,
-    settings,
-    trials,
-)
 from mlx_gateloop.experiments.variants import VARIANTS, title
 from mlx_gateloop.model.lm import is_state_transition
 from mlx_gateloop.train.loop import Diverged
@@ -32,7 +21,7 @@ WITHOUT_HALF_LIVES = ("linear_attention", "retnet", "none", None)
 
 def test_settings_are_the_same_for_all_models_but_for_what_a_model_lacks():
     for number in range(24):
-        found = {model: settings(RUNNING_SUM, model, number) for model in VARIANTS}
+        found = {model: tuning.settings(RUNNING_SUM, model, number) for model in VARIANTS}
         longest = {model: s.pop("model.longest_half_life", None) for model, s in found.items()}
         heads = {model: s.pop("model.num_heads", None) for model, s in found.items()}
         scaled = {model for model, s in found.items() if s.pop("model.input_scale", False)}
@@ -48,28 +37,28 @@ def test_settings_are_the_same_for_all_models_but_for_what_a_model_lacks():
 
 def test_settings_cover_their_ranges_evenly():
     """A Sobol set has a point in each eighth of every factor, and in each quarter of two."""
-    found = [settings(RUNNING_SUM, "fixed", number) for number in range(32)]
+    found = [tuning.settings(RUNNING_SUM, "fixed", number) for number in range(32)]
     rate = np.array([s["optimizer.learning_rate"] for s in found])
     ratio = np.array([s["optimizer.state_transition_learning_rate"] for s in found]) / rate
     longest = np.array([s.get("model.longest_half_life", 0) for s in found])
-    low, high = 0.01 / RATES, 0.01 * RATES  # the preset's is 0.01
+    low, high = 0.01 / tuning.RATES, 0.01 * tuning.RATES  # the preset's is 0.01
     shares = [np.log(rate / low) / np.log(high / low), np.log(ratio / 0.03) / np.log(10 / 0.03)]
     for share in shares:
         assert np.bincount((8 * share).astype(int)).tolist() == [4] * 8
     cells = (4 * shares[0]).astype(int) * 4 + (4 * shares[1]).astype(int)
     assert np.bincount(cells, minlength=16).tolist() == [2] * 16
-    assert (longest == 0).sum() == pytest.approx(32 * PUBLISHED, abs=1)
+    assert (longest == 0).sum() == pytest.approx(32 * tuning.PUBLISHED, abs=1)
     assert 2 <= longest[longest > 0].min() < 3
     assert 40 < longest.max() <= 64
-    more = [settings(RUNNING_SUM, "fixed", number) for number in range(40)]
+    more = [tuning.settings(RUNNING_SUM, "fixed", number) for number in range(40)]
     assert more[:32] == found, "more trials keep the first ones"
 
 
 def test_a_chosen_value_near_an_end_of_its_range_is_named():
     experiment, number = replace(RUNNING_SUM, models=("fixed",), trials=64), 0
     for number in range(64):
-        record = {"settings": settings(experiment, "fixed", number), "validation_loss": 1.0}
-        (*_, table) = report_trials(experiment, {"fixed": [record | {"steps": 1}]})
+        record = {"settings": tuning.settings(experiment, "fixed", number), "validation_loss": 1.0}
+        (*_, table) = tuning.report_trials(experiment, {"fixed": [record | {"steps": 1}]})
         named = cells(table)[-1][-1]
         rate = record["settings"]["optimizer.learning_rate"]
         assert ("learning_rate" in named) == (not 0.01 / 5**0.8 < rate < 0.01 * 5**0.8)
@@ -88,15 +77,15 @@ def test_a_rate_that_nothing_can_be_tuned_around(tmp_path, rate):
 def test_the_best_trial_decides_and_budgets_are_equal(made):
     experiment = tuned(models=MODELS)
     for model in MODELS:
-        mine = [trial for trial in trials(experiment, made) if trial.model == model]
+        mine = [trial for trial in tuning.trials(experiment, made) if trial.model == model]
         records = [json.loads(trial.record.read_text()) for trial in mine]
         assert [record["settings"] for record in records] == [
-            settings(experiment, model, number) for number in range(3)
+            tuning.settings(experiment, model, number) for number in range(3)
         ]
         assert raw_results(made)["trials"][model] == records
         assert [record["steps"] for record in records] == [4, 4, 4]
         lowest = min(records, key=lambda record: record["validation_loss"])
-        assert best(experiment, made, model) == lowest["settings"]
+        assert tuning.best(experiment, made, model) == lowest["settings"]
         config = (made / "runs" / f"{model}-0" / "config.yaml").read_text()
         rate = lowest["settings"]["optimizer.learning_rate"]
         assert f"  learning_rate: {rate}\n" in config
@@ -129,22 +118,25 @@ def test_trials_see_no_test_samples_and_no_samples_of_the_runs(tmp_path, monkeyp
     (_, trial), *others = seen
     assert len(trial.test) == 0
     assert all(len(task.test) == 8 for _, task in others)
-    assert trial.training.inputs.tolist() == experiment.make_task(APART).training.inputs.tolist()
+    assert (
+        trial.training.inputs.tolist()
+        == experiment.make_task(tuning.APART).training.inputs.tolist()
+    )
     drawn = {task.sha256 for _, task in seen}
     assert len(drawn) == 3
 
 
 def test_a_trial_that_diverges_is_counted_and_never_chosen(out):
     experiment = tuned(models=MODELS)
-    before = best(experiment, out, "fixed")
-    number = [settings(experiment, "fixed", n) for n in range(3)].index(before)
+    before = tuning.best(experiment, out, "fixed")
+    number = [tuning.settings(experiment, "fixed", n) for n in range(3)].index(before)
     file = out / "trials" / f"fixed-{number}" / "trial.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"diverged": True}))
-    records = read_trials(experiment, out, "fixed")
+    records = tuning.read_trials(experiment, out, "fixed")
     left = [record for record in records if not record["diverged"]]
     lowest = min(left, key=lambda record: record["validation_loss"])
-    assert best(experiment, out, "fixed") == lowest["settings"] != before
-    (*_, table) = report_trials(replace(experiment, models=("fixed",)), {"fixed": records})
+    assert tuning.best(experiment, out, "fixed") == lowest["settings"] != before
+    (*_, table) = tuning.report_trials(replace(experiment, models=("fixed",)), {"fixed": records})
     assert cells(table)[-1][1:4:2] == ["3", "1"]
 
 
@@ -168,12 +160,12 @@ def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
     task = RUNNING_SUM.make_task()
     rate = "optimizer.state_transition_learning_rate"
     for model in VARIANTS:
-        trial = settings(RUNNING_SUM, model, 0)
+        trial = tuning.settings(RUNNING_SUM, model, 0)
         made = make_model(RUNNING_SUM.config(task, model, 0, trial), 6)
         weights = tree_flatten(made.trainable_parameters())
         learned = any(is_state_transition(name) for name, _ in weights)
         chosen = replace(RUNNING_SUM, models=[model], settings={model: trial})
-        (*_, table) = report_trials(chosen, {})
+        (*_, table) = tuning.report_trials(chosen, {})
         assert (rate.split(".")[1] in table) == learned, model
         assert cells(table)[-1][0] == title(model)
 
@@ -186,7 +178,7 @@ def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
 
     run_experiment(longer("fixed"), tmp_path)
     run_experiment(longer("lru"), tmp_path, resume=True)
-    assert chosen_in(tmp_path, "memory-horizon") == given
+    assert tuning.chosen_in(tmp_path, "memory-horizon") == given
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"fixed-0", "lru-0"}
     other = {"optimizer.learning_rate": 0.02}
     line = refusal(run_experiment, longer("fixed", fixed=other), tmp_path, resume=True)
@@ -203,7 +195,7 @@ def test_only_settings_that_whole_trials_chose_are_taken(made, tmp_path):
 
     def chosen(**changes):
         (tmp_path / "results.json").write_text(json.dumps(tree | changes))
-        return chosen_in(tmp_path, "memory-horizon")
+        return tuning.chosen_in(tmp_path, "memory-horizon")
 
     assert chosen().keys() == {*MODELS}
     failed = (
@@ -217,4 +209,4 @@ def test_only_settings_that_whole_trials_chose_are_taken(made, tmp_path):
         assert "not an experiment; choose another directory" in line
     line = refusal(chosen, experiment=tree["experiment"] | {"trials": 0})
     assert "an experiment without trials; give one made with --tune" in line
-    assert "of memory-horizon; give one of recall" in refusal(chosen_in, made, "recall")
+    assert "of memory-horizon; give one of recall" in refusal(tuning.chosen_in, made, "recall")
