@@ -13,6 +13,7 @@ import numpy as np
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 from mlx_gateloop.model.cache import MAX_GUESS
+from mlx_gateloop.model.convolution import STATE
 from mlx_gateloop.model.lookup import Ngrams
 from mlx_gateloop.tokenizer import CONTEXT
 
@@ -112,11 +113,12 @@ class Decoder:
 
     def _begin(self) -> Steps[tuple[list[int], Reader]]:
         """Return the tokens to read, and a reader in the state before them."""
-        run, call = self.run, self.loaded.tokenizer.call
+        run, call, starting = self.run, self.loaded.tokenizer.call, list[np.ndarray]()
         empty, self.stops, special = yield from call("special_ids")
         self.special = set(special)
         if self.request.state is not None:
-            self.beginning, self.before = yield from self.request.state.start(self.loaded)
+            self.beginning, file = yield from self.request.state.start(self.loaded)
+            self.before, starting = file.tokens, [np.array(of[STATE]) for of in file.cache]
         start = yield from self._tokens()
         self.ids = self.ids or [empty]  # an empty text starts with this one
         fresh = [*self.ids, *self.answer][len(start.ids) - start.unread :]
@@ -136,6 +138,8 @@ class Decoder:
             for i, (text, id) in enumerate(zip(texts, fresh, strict=True))
         ]
         run.earlier = tuple(self.ids[: len(self.ids) + self.given - len(run.pieces)])
+        if len(run.earlier) == len(self.beginning.ids):  # all since the state file is recorded
+            run.starting = starting
         ids = [*self.ids, *self.answer]
         self.sampler = Sampler(self.request.sampling, ids[:-1])
         self.sampler.skip(self.given)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from mlx_gateloop.errors import InputError, shortened
 from mlx_gateloop.generate import Sampling
 from mlx_gateloop.watch import Counterfactual, Trace
@@ -107,6 +109,7 @@ class Run:
     following: tuple[tuple[str, float], ...] = ()
     sampling: Sampling | None = None  # with the seed that was used
     state: Any = None  # the `StateFile` from which it began
+    starting: list[np.ndarray] = field(default_factory=list)  # its states, if `trace` follows them
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
     # the latest answers without some pieces

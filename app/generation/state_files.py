@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import states
+from mlx_gateloop.model.state import State
 
 from .caches import to_numpy
 from .models import LoadedModel, Models
@@ -33,8 +34,8 @@ class StateFile:
         content = self.content if isinstance(self.content, bytes) else self.content.read_bytes()
         return hashlib.sha256(content).hexdigest()
 
-    def start(self, loaded: LoadedModel) -> Steps[tuple[PrefixState, int]]:
-        """Return the state to begin from, with the last tokens before it, and the number read.
+    def start(self, loaded: LoadedModel) -> Steps[tuple[PrefixState, State]]:
+        """Return the state to begin from, with the last tokens before it, and the file's state.
 
         Raises:
             InputError: Damaged, or written with another model.
@@ -51,11 +52,11 @@ class StateFile:
         start = PrefixState((), "", tuple(state.last), 0, tuple(map(to_numpy, entries)))
         if not loaded.fits(start):
             raise InputError(f"{self.name}: its caches grow with the text; not continued here")
-        return start, state.tokens
+        return start, state
 
     def tokens_read(self, loaded: LoadedModel) -> Iterator[int | None]:
         """Read the file; the last value is the number of tokens before its state."""
-        yield (yield from self.start(loaded))[1]
+        yield (yield from self.start(loaded))[1].tokens
 
 
 def given_file(given: object, models: Models) -> StateFile | None:

@@ -39,6 +39,9 @@ def status(run: Run | None, at: int = 0, branches: int = 1, problem: str = "") -
     stats = run.stats
     waited, prefill = stats.waiting_seconds, stats.prefill_tokens_per_second
     read = f"{stats.prompt_tokens_read:,} of {stats.prompt_tokens:,} tokens"
+    state = html.escape(run.state.name) if run.state else ""
+    if run.starting and run.trace is not None and run.trace.layers:
+        state += f", {run.trace.left(run.starting):.0%} left"
     figures = [
         (waited > 0.1, "waited", f"{waited:,.1f} s"),
         (stats.first_token_seconds, "first token", f"{1000 * stats.first_token_seconds:,.0f} ms"),
@@ -46,7 +49,7 @@ def status(run: Run | None, at: int = 0, branches: int = 1, problem: str = "") -
         (prefill, "prefill", f"{prefill:,.0f} tok/s"),
         (stats.decode_tokens_per_second, "decode", f"{stats.decode_tokens_per_second:,.0f} tok/s"),
         (stats.guessed, "by lookup", f"{stats.guessed:,} of {stats.tokens:,} tokens"),
-        (run.state, "speaks as", html.escape(run.state.name if run.state else "")),
+        (run.state, "speaks as", state),
         (stats.state_bytes, "state", f"{stats.state_bytes / 1000:,.1f} kB, constant"),
         (stats.attention_bytes, "attention", f"{stats.attention_bytes / 1000:,.1f} kB, grows"),
         (stats.memory_bytes, "memory", f"{stats.memory_bytes / 1e6:,.0f} MB"),
@@ -56,11 +59,11 @@ def status(run: Run | None, at: int = 0, branches: int = 1, problem: str = "") -
         chips = ["<span>waiting for the model</span>"]
     if run.stats.note:
         chips.append(f"<span>{run.stats.note}</span>")
-    state = " running"
+    kind = " running"
     if run.done:
-        state = "" if run.error or run.reason == "end" or not run.text else " cut"
+        kind = "" if run.error or run.reason == "end" or not run.text else " cut"
         chips.append(f"<span>{_end(run)}</span>")
-    return f'<div class="stats{state}">{"".join(chips)}{end}</div>'
+    return f'<div class="stats{kind}">{"".join(chips)}{end}</div>'
 
 
 def _end(run: Run) -> str:

@@ -1,9 +1,15 @@
 """A trace: constant memory, products that stay exact, and measures that follow from them."""
 
+from functools import partial
+
+import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.models import VARIANTS, tiny_model
+from helpers.recurrent import recurrent_model
 from helpers.traces import columns_of, left, trace_with
 
+import mlx_gateloop as gl
 from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.sharing import HIGH, LOW
@@ -149,3 +155,22 @@ def test_a_trace_without_its_layers_is_empty():
     assert "<iframe" in trace._repr_html_()
     with pytest.raises(IndexError, match="layer 0: no layer is watched"):
         trace.magnitude(0)
+
+
+@pytest.mark.parametrize("made", [
+    *(partial(recurrent_model, name) for name in ("gla", "hgrn", "hgrn2")),
+    *(partial(tiny_model, **VARIANTS[name]) for name in VARIANTS),
+])  # fmt: skip
+def test_what_is_left_of_the_first_states(made):
+    """A layer adds what is left of its first state to what it makes without one."""
+    model = made(num_hidden_layers=1)
+    given, empty = model.make_cache(), model.make_cache()
+    model(mx.array([[1, 2, 3]]), given)
+    first = np.array(given[0][0])
+    if len(given[0].cache) > 1:
+        empty[0][1] = given[0][1]  # what the convolution reads
+    with gl.watch.recording(model) as recorder:
+        model(mx.array([[5, 6, 7, 8]]), given)
+    model(mx.array([[5, 6, 7, 8]]), empty)
+    expected = np.linalg.norm(given[0][0] - empty[0][0]) / np.linalg.norm(first)
+    assert recorder.trace.left([first]) == pytest.approx(expected, rel=1e-3)

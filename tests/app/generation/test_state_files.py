@@ -57,6 +57,7 @@ def test_a_text_continues_a_state(folder, make_engine, finished, is_dropped):
         assert run.text == expected
         assert run.stats.prompt_tokens == 280 + run.stats.prompt_tokens_read == 286
         assert run.trace.tokens == len(run.pieces) == 26
+        assert 0 < run.trace.left(run.starting) < 1  # its last tokens are in `earlier`
 
 
 @pytest.fixture
@@ -92,6 +93,7 @@ def test_a_conversation_and_its_branches_begin_from_a_tuned_state(speaker, make_
     second, edited = answer(two, calm), [{"role": "user", "content": "another"}]
     assert second.text == expected(two, "calm") == answer(two, calm, None).text
     assert second.stats.prompt_tokens_read < second.stats.prompt_tokens
+    assert 1 > first.trace.left(first.starting) > second.trace.left(second.starting) > 0
     assert answer(one, calm).text == first.text
     assert answer(edited, calm).text == expected(edited, "calm")
     other = answer(two, wild)  # nothing of another state is used

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
@@ -275,7 +276,7 @@ def test_an_answer_that_begins_from_a_state_is_found_again_with_it(
     data = (tmp_path / "state").read_bytes()
     state = ["calm<.state", len(data), base64.b64encode(data).decode()]  # as the page sends it
     _, first, _, view, figures = last(chat(handlers, "one", me, state=state))
-    assert "speaks as <b>calm&lt;.state</b>" in figures
+    assert re.search("speaks as <b>calm&lt;.state, [0-9]+% left</b>", figures)
     assert handlers.undo(first, me, "tiny", "", state)[2]["run"] == view["run"]
     assert "next answer" in handlers.undo(first, me, "tiny", "")[2]["hint"]
 
@@ -292,15 +293,10 @@ def test_the_figures_of_a_run():
     assert status(run) == line.format("", "failed")  # and waits for nothing
 
 
-@pytest.mark.parametrize(
-    ("reason", "line"),
-    [
-        ("end", "done"),
-        ("limit", "stopped at the limit of 5 tokens"),
-        ("stop", "stopped at the stop text"),
-        ("", "stopped by you"),
-    ],
-)
+@pytest.mark.parametrize(("reason", "line"), [
+    ("end", "done"), ("limit", "stopped at the limit of 5 tokens"),
+    ("stop", "stopped at the stop text"), ("", "stopped by you"),
+])  # fmt: skip
 def test_the_reason_of_an_end_is_said_and_what_was_cut_can_be_continued(reason, line):
     run = Run("x", pieces=[Token("word", 7, "answer")], reason=reason, max_tokens=5, done=True)
     run.stopped = not reason
