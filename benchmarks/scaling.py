@@ -77,7 +77,8 @@ def overheads() -> None:
             return super().start_sum(array)
 
     mx.set_cache_limit(4 << 30)
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ["MLX_RANK"])]})
+    if sys.platform == "linux":
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ["MLX_RANK"])]})
     weights = Model(PRESETS["125m"]).trainable_parameters()
     gradient = tree_map(mx.zeros_like, weights)
     mx.eval(gradient)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.files import contents
 from mlx_gateloop.io.layers import LAYERS_TYPE
 from mlx_gateloop.model.registered import MODELS
 
@@ -23,7 +24,7 @@ def check_target(target: Path, sources: list[Path], force: bool) -> None:
     parent = next(p for p in target.absolute().parents if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputError(f"{target}: {parent} is not a writable directory; give another output")
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+    if not target.exists() or (target.is_dir() and not contents(target)):
         return
     if not _is_ours(target):
         holds = "holds more than a model of ours, or none"
@@ -38,4 +39,4 @@ def _is_ours(target: Path) -> bool:
         kind = read_json(target / "config.json").get("model_type")
     except InputError:
         return False
-    return kind in OWN_TYPES and all(any(map(p.match, WRITTEN)) for p in target.iterdir())
+    return kind in OWN_TYPES and all(any(map(p.match, WRITTEN)) for p in contents(target))

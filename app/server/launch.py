@@ -143,7 +143,7 @@ def _open(url: str) -> None:
     """Open a browser that has a window; one in the terminal would take over the terminal."""
     with suppress(webbrowser.Error):  # no browser
         browser = webbrowser.get()
-        if Path(browser.name).name not in CONSOLE_BROWSERS:
+        if Path(getattr(browser, "name", "")).name not in CONSOLE_BROWSERS:
             browser.open(url)
 
 

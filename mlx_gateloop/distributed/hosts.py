@@ -73,9 +73,8 @@ def read_hostfile(path: Path) -> Hostfile:
         example = '[{"ssh": "desk1", "ips": ["10.0.0.1"]}, ...]'
         raise InputError(f"{path}: not a hostfile ({one_line(error)}); write {example}") from None
     if hostfile.backend not in BACKENDS:
-        raise InputError(
-            f"{path}: backend: expected one of {', '.join(BACKENDS)}, got {shown(hostfile.backend)}"
-        )
+        expected = f"expected one of {', '.join(BACKENDS)}, got {shown(hostfile.backend)}"
+        raise InputError(f"{path}: backend: {expected}")
     if not hosts:
         raise InputError(f"{path}: has no hosts")
     if not all(re.match(r"\w+=", pair, re.ASCII) for pair in hostfile.envs):

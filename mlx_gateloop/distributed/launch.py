@@ -103,7 +103,7 @@ class Rank:
 
     def end(self) -> None:
         """Leave no process behind; one that ssh had started ends as its input does."""
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # macOS: it has ended
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 

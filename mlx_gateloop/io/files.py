@@ -45,7 +45,8 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EISDIR)  # SMB
+_PARTIAL = ".*-" + "[0-9a-f]" * 8 + "*"
 _STAGING = ".making-"  # the folder beside a target; no error names it
 
 
@@ -116,14 +117,14 @@ def _replace(target: Path, new: Path, old: Path) -> None:
         raise
 
 
-def left_in(directory: Path) -> list[Path]:
-    """Temporary files of `replacing`: left by killed processes, or being written now."""
-    return list(directory.glob(".*-" + "[0-9a-f]" * 8 + "*"))
+def contents(directory: Path) -> list[Path]:
+    """List a directory, but for partial files of `replacing` and what the Finder leaves."""
+    return [p for p in directory.iterdir() if p.name != ".DS_Store" and not p.match(_PARTIAL)]
 
 
 def sweep(directory: Path) -> None:
     """Delete what killed processes left of `replacing` in a directory that is `locked`."""
-    for partial in left_in(directory):
+    for partial in directory.glob(_PARTIAL):
         partial.unlink()
 
 

@@ -64,7 +64,7 @@ def cores() -> int:
 
 def pin_cpus(index: int, count: int) -> None:
     """Pin this process and its threads to one of `count` shares of the processors (Linux)."""
-    if hasattr(os, "sched_setaffinity"):
+    if sys.platform == "linux":
         every = sorted(os.sched_getaffinity(0))
         share = every[index * len(every) // count : (index + 1) * len(every) // count]
         share = share or [every[index % len(every)]]

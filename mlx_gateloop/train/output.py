@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.files import flush, locked, sweep, write_text
+from mlx_gateloop.io.files import contents, flush, locked, sweep, write_text
 from mlx_gateloop.io.models import SAVING
 from mlx_gateloop.train.reporters import Reporter
 
@@ -56,7 +56,7 @@ class Output:
 
     def _require_new(self) -> None:
         directory = self.directory
-        if directory.exists() and any(directory.iterdir()) and not self.starting.exists():
+        if directory.exists() and contents(directory) and not self.starting.exists():
             if has_checkpoint(directory):
                 raise InputError(
                     f"{directory}: already holds another run; choose a new directory, or --resume"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from subprocess import run
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from helpers.commands import fails
@@ -259,3 +260,11 @@ def test_events_between_lines_of_text(capfdbinary):
         {"text": "\N{REPLACEMENT CHARACTER} of a library\n"},
         {"text": "3\n"},
     ]
+
+
+def test_a_rank_that_has_ended_is_ended(monkeypatch):
+    """On macOS a group whose processes have ended cannot be signalled."""
+    monkeypatch.setattr(os, "killpg", Mock(side_effect=PermissionError))
+    rank = launch.Rank(0, Host("127.0.0.1", ()), ["true"])
+    rank.end()
+    assert rank.process.returncode == 0

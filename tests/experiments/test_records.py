@@ -65,18 +65,15 @@ def test_the_results_of_an_experiment(tmp_path):
     assert read_results(tmp_path) == earlier | {"curves": {}, "trials": {}}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"experiment": {}},
-        {"models": {"fixed": {}}},
-        {"runs": [run_record("fixed", 0), run_record("fixed", 0)]},
-        {"models": {}},
-        {"runs": [{"finished": True}]},
-        {"runs": [run_record("lru", 0)]},  # it is not among the models
-        {"trials": {"fixed": [{}]}},
-    ],
-)
+@pytest.mark.parametrize("damage", [
+    {"experiment": {}},
+    {"models": {"fixed": {}}},
+    {"runs": [run_record("fixed", 0), run_record("fixed", 0)]},
+    {"models": {}},
+    {"runs": [{"finished": True}]},
+    {"runs": [run_record("lru", 0)]},  # it is not among the models
+    {"trials": {"fixed": [{}]}},
+])  # fmt: skip
 def test_damaged_results(tmp_path, damage):
     (tmp_path / "results.json").write_text(json.dumps(RESULTS | damage))
     assert "not an experiment's results; give another folder" in refusal(read_results, tmp_path)

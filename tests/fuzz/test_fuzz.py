@@ -4,11 +4,11 @@
 """
 
 import os
-import resource
 import warnings
 from pathlib import Path
 
 import pytest
+from helpers.memory import most_resident
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_gateloop.app.conversations import file as conversation_file
@@ -20,10 +20,6 @@ from mlx_gateloop.train import checkpoint
 
 EXAMPLES, KEPT = int(os.environ.get("EXAMPLES", "0")), Path("build/fuzz").absolute()
 MARGIN = 128 * 2**20  # bytes that a reader may take beside twice the file: libraries, allocators
-
-
-def memory():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -39,7 +35,7 @@ def test_a_changed_file_is_read_or_refused_in_one_line(name, tmp_path, monkeypat
 
     def attempt(data):
         path.write_bytes(data)
-        before, output = memory(), "fine"
+        before, output = most_resident(), "fine"
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -48,7 +44,8 @@ def test_a_changed_file_is_read_or_refused_in_one_line(name, tmp_path, monkeypat
             output = str(error)
         assert len(output.splitlines()) == 1, f"not one line: {output[:2000]}"
         assert len(output) < 2000, "an endless line"
-        assert memory() - before < MARGIN + 2 * len(data), f"took {memory() - before:,} bytes"
+        taken = most_resident() - before
+        assert taken < MARGIN + 2 * len(data), f"took {taken:,} bytes"
         assert set(tmp_path.rglob("*")) == files, "left a file behind"
 
     @settings(

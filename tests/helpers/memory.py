@@ -1,6 +1,14 @@
-"""Memory that MLX takes, the same however busy the machine is."""
+"""Memory that MLX takes, the same however busy the machine is, and that this process has taken."""
+
+import resource
+import sys
 
 import mlx.core as mx
+
+
+def most_resident():
+    """The most bytes that this process has had in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 * (sys.platform != "darwin")
 
 
 def peak_memory(function, *arrays):

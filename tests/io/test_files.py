@@ -10,7 +10,7 @@ import pytest
 from helpers.experiments import names
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.files import NO_LOCKS, locked, replacing, staged
+from mlx_gateloop.io.files import NO_LOCKS, contents, locked, replacing, staged
 
 
 def fail(path, error):
@@ -33,6 +33,14 @@ def test_the_file_appears_when_the_block_ends(tmp_path):
         pass
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_contents_are_what_somebody_put_there(tmp_path):
+    for name in (".DS_Store", "thesis.tex"):
+        (tmp_path / name).touch()
+    with replacing(tmp_path / "text.txt") as partial:
+        partial.touch()
+        assert contents(tmp_path) == [tmp_path / "thesis.tex"]
 
 
 def test_two_writers_do_not_mix(tmp_path):

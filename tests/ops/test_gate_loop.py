@@ -57,35 +57,26 @@ def test_half_precision_is_rounded_only_at_the_edges(mode, heads, dtype, gate_dt
     check(random_case(7, 65, heads=heads, dtype=dtype), mode, "sigmoid", dtype, gate_dtype)
 
 
-@pytest.mark.parametrize(
-    ("form", "options"),
-    [
-        ("sigmoid", {}),
-        ("polar", {"reverse": True, "masked": 0.3}),
-        ("cartesian", {"one_gate_per_head": True, "masked": 0.3}),
-        (
-            "sigmoid",
-            {"one_gate_per_head": True, "reverse": True, "is_complex": False, "masked": 0.3},
-        ),
-        ("cartesian", {"is_complex": False, "reverse": True}),
-    ],
-)
+@pytest.mark.parametrize(("form", "options"), [
+    ("sigmoid", {}),
+    ("polar", {"reverse": True, "masked": 0.3}),
+    ("cartesian", {"one_gate_per_head": True, "masked": 0.3}),
+    ("sigmoid", {"one_gate_per_head": True, "reverse": True, "is_complex": False, "masked": 0.3}),
+    ("cartesian", {"is_complex": False, "reverse": True}),
+])  # fmt: skip
 @max_headed_and_heads
 @every_mode_and_platform
 def test_forms_masks_directions_and_shared_gates(mode, heads, form, options):
     check(random_case(3, 139, heads=heads, **options), mode, form, closed=0.2)
 
 
-@pytest.mark.parametrize(
-    ("heads", "shift", "turn"),
-    [
-        ((4, 1, 1), 8, 0.001),
-        ((4, 1, 1), 8, 1),
-        ((4, 1, 1), 20, 0),
-        ((1, 3, 2), 8, 0.001),
-        pytest.param((1, 3, 2), 20, 0, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("heads", "shift", "turn"), [
+    ((4, 1, 1), 8, 0.001),
+    ((4, 1, 1), 8, 1),
+    ((4, 1, 1), 20, 0),
+    ((1, 3, 2), 8, 0.001),
+    pytest.param((1, 3, 2), 20, 0, marks=pytest.mark.slow),
+])  # fmt: skip
 @pytest.mark.parametrize("mode", ["scan", NATIVE, "attention", *PLATFORMS])
 def test_a_memory_of_thousands_of_steps(mode, heads, shift, turn):
     case = random_case(10, 512 if mode == "attention" else 3000, heads=heads, batch=1)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from helpers.errors import refusal
@@ -97,7 +98,7 @@ def test_limits_of_the_app_itself_are_kept(monkeypatch):
     monkeypatch.setattr(isolation.resource, "setrlimit", lambda kind, limit: given.append(limit))
     isolation._limit(2**30)
     isolation._limit_time(1000)
-    assert given == [(0, 0), (2, 2), (2, 2)]
+    assert given == [(0, 0), (2, 2), (2, 2)][: 2 + Path("/proc").exists()]  # or memory has none
 
 
 def test_its_process_ends_with_it(tmp_path):

@@ -19,20 +19,17 @@ def guarded(app=None):
     return middleware.SecurityMiddleware(app or PlainTextResponse("fine"))
 
 
-@pytest.mark.parametrize(
-    ("host", "origin", "status"),
-    [
-        ("localhost:7860", None, 200),
-        ("LOCALHOST", None, 200),
-        ("a.b.dev", "https://a.b.dev", 200),
-        ("localhost:7860", "https://a.b.dev", 200),  # a tunnel may change the Host
-        ("a.b.dev", "https://evil.test", 403),
-        ("localhost:7860", "http://localhost:1", 403),
-        ("evil.test", None, 400),
-        ("xb.dev", None, 400),
-        ("<b>", None, 400),
-    ],
-)
+@pytest.mark.parametrize(("host", "origin", "status"), [
+    ("localhost:7860", None, 200),
+    ("LOCALHOST", None, 200),
+    ("a.b.dev", "https://a.b.dev", 200),
+    ("localhost:7860", "https://a.b.dev", 200),  # a tunnel may change the Host
+    ("a.b.dev", "https://evil.test", 403),
+    ("localhost:7860", "http://localhost:1", 403),
+    ("evil.test", None, 400),
+    ("xb.dev", None, 400),
+    ("<b>", None, 400),
+])  # fmt: skip
 def test_only_known_hosts_are_answered(host, origin, status):
     app = PlainTextResponse("fine")
     client = TestClient(middleware.SecurityMiddleware(app, ["localhost"], ["*.b.dev"], "/sub"))
@@ -51,26 +48,23 @@ def client():
     return TestClient(guarded())
 
 
-@pytest.mark.parametrize(
-    ("content", "headers", "status"),
-    [
-        (b"{}" + b" " * (MAX - 2), JSON, 200),
-        (b"{}" + b" " * (MAX - 1), JSON, 413),
-        (iter([b"no length"]), JSON, 411),
-        *[(b"{}", JSON | {"content-length": n}, 411) for n in ("-1", "1e3", "٣".encode())],
-        (b"{}", JSON | {"content-length": "9" * 5000}, 413),
-        *[(b"{}", {"content-type": kind}, 415) for kind in ("text/plain", "multipart/form-data")],
-        (b"{}", {}, 415),
-        (b"{", JSON, 400),
-        (json.dumps({"data": [1, ["a", FILE]]}), JSON, 403),
-        (json.dumps({"data": ['"gradio.FileData']}), JSON, 200),
-        (json.dumps({"data": [FILE]}).replace("gradio", "\\u0067radio"), JSON, 403),
-        (json.dumps({"data": ["gradio says", "," * 16_000, *range(20)]}), JSON, 200),
-        (json.dumps({"data": [[]] * middleware.MAX_VALUES}), JSON, 413),
-        ("[" * 900, JSON, 400),
-        ('"' + '\\",' * 60_000 + "\\", JSON, 400),  # a text without an end
-    ],
-)
+@pytest.mark.parametrize(("content", "headers", "status"), [
+    (b"{}" + b" " * (MAX - 2), JSON, 200),
+    (b"{}" + b" " * (MAX - 1), JSON, 413),
+    (iter([b"no length"]), JSON, 411),
+    *[(b"{}", JSON | {"content-length": n}, 411) for n in ("-1", "1e3", "٣".encode())],
+    (b"{}", JSON | {"content-length": "9" * 5000}, 413),
+    *[(b"{}", {"content-type": kind}, 415) for kind in ("text/plain", "multipart/form-data")],
+    (b"{}", {}, 415),
+    (b"{", JSON, 400),
+    (json.dumps({"data": [1, ["a", FILE]]}), JSON, 403),
+    (json.dumps({"data": ['"gradio.FileData']}), JSON, 200),
+    (json.dumps({"data": [FILE]}).replace("gradio", "\\u0067radio"), JSON, 403),
+    (json.dumps({"data": ["gradio says", "," * 16_000, *range(20)]}), JSON, 200),
+    (json.dumps({"data": [[]] * middleware.MAX_VALUES}), JSON, 413),
+    ("[" * 900, JSON, 400),
+    ('"' + '\\",' * 60_000 + "\\", JSON, 400),  # a text without an end
+])  # fmt: skip
 def test_a_body_is_small_json_without_files(client, content, headers, status):
     assert client.post(CALL, content=content, headers=headers).status_code == status
 
