@@ -90,9 +90,9 @@ def find_layers(checkpoint: Checkpoint) -> dict[str, tuple[str, Plan]]:
     for key in checkpoint.shapes:
         for kind, (source, pattern) in KINDS.items():
             if match := pattern.fullmatch(key):
-                name = match[1] or ""
-                part = checkpoint.part(f"{name}." if name else "")
-                found[name] = kind, plan_of(source, part, {})
+                part = checkpoint.part(f"{match[1]}." if match[1] else "")
+                if kind == "simple" or "to_qkv.weight" in part.shapes:
+                    found[match[1] or ""] = kind, plan_of(source, part, {})
     if not found:
         expected = "a key that ends in to_qkva.0.weight or to_a.0.weight"
         problem = f"no GateLoop layer: expected {expected}, got {first(checkpoint.shapes, 5)}"

@@ -106,8 +106,7 @@ class SideList:
         except InputError as error:
             return *[gr.skip()] * 8, note(str(error))
         self._handlers.cancel(old)
-        state = self._handlers.status(session, None)
-        shown = messages, escape_history(messages), NO_VIEW, state
+        shown = messages, escape_history(messages), NO_VIEW, self._handlers.status(session, None)
         return session, session, model, system, *shown, ""
 
     def _rename(self, title: str, session: str) -> Any:

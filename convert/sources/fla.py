@@ -115,8 +115,8 @@ class Fla(Source[Any]):
                     both = (name, name.replace("gate_proj", "up_proj"))
                     rules.append(Rule(key, both, split(2)))
                 continue
-            old = key.replace("g_norm", "g_norm_swish_gate")
-            rules.append(same(old if old in self.shapes else key, name))
+            fused_norm = key.replace("g_norm", "g_norm_swish_gate")
+            rules.append(same(fused_norm if fused_norm in self.shapes else key, name))
         for key in self.shapes:
             tied = key == "lm_head.weight" and args.tie_word_embeddings
             if tied or key.endswith(".rotary.inv_freq"):

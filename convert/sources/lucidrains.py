@@ -66,6 +66,7 @@ class Lucidrains(Source[ModelArgs]):
             f"attn_add_swish_gating={args.output_gate}",
         ]
         assumed = [f"{flag}=False" for flag in FLAG_OF.values() if flag not in settings]
+        assumed.append("complex states, as since November 2023")
         return Inference(args, inferred, assumed)
 
     def table(self, args: ModelArgs) -> list[Rule]:

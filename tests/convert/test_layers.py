@@ -11,7 +11,7 @@ from helpers.errors import refusal
 import mlx_gateloop as gl
 
 transformer = pytest.importorskip("gateloop_transformer", reason="the layers' own classes")
-from gateloop_transformer.gateloop_transformer import GateLoopedAttention  # noqa: E402
+full_layers = transformer.gateloop_transformer
 
 DIM, LENGTH = 12, 40
 
@@ -28,9 +28,12 @@ def network():
             "block": torch.nn.Sequential(simple(DIM), simple(DIM)),
             "backward_layer": simple(DIM, prenorm=False, post_ln=True, reverse=True),
             "normed": simple(DIM, post_ln=True),
-            "full": GateLoopedAttention(DIM, heads=3, sub_ln=True, **options),
-            "plain": GateLoopedAttention(DIM, add_swish_gating=False, **options),
+            "full": full_layers.GateLoopedAttention(DIM, heads=3, sub_ln=True, **options),
+            "plain": full_layers.GateLoopedAttention(DIM, add_swish_gating=False, **options),
             "attention": torch.nn.ModuleDict({"to_qkv": torch.nn.Linear(DIM, 3 * DIM)}),
+            "positions": full_layers.CausalFullAttention(
+                DIM, data_dependent_rel_pos=True
+            ),  # with to_a
         }
     ).eval()
     with torch.no_grad():
