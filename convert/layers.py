@@ -94,7 +94,7 @@ def find_layers(checkpoint: Checkpoint) -> dict[str, tuple[str, Plan]]:
                 if kind == "simple" or "to_qkv.weight" in part.shapes:
                     found[match[1] or ""] = kind, plan_of(source, part, {})
     if not found:
-        expected = "a key that ends in to_qkva.0.weight or to_a.0.weight"
+        expected = "keys that end in to_qkva.0.weight, or in to_qkv.weight and to_a.0.weight"
         problem = f"no GateLoop layer: expected {expected}, got {first(checkpoint.shapes, 5)}"
         raise InputError(f"{checkpoint.origin}: {problem}")
     return found

@@ -55,9 +55,7 @@ class ChatTokenizer:
     def render(self, messages: list[Message]) -> tuple[str, list[int]]:
         """Render messages; return the text and a position inside each typed special token."""
         if not self._tokenizer.has_chat_template:
-            raise InputError(
-                "model: it has no chat template; use the Completion tab or another model"
-            )
+            raise InputError("model: has no chat template; use the Completion tab or another model")
         mark = _unused("".join(text for _, text in messages))
         parts = self._render(messages, mark).split(mark)
         return "".join(parts), list(accumulate(map(len, parts)))[:-1]
@@ -169,9 +167,7 @@ class ChatTokenizer:
 
 def _short(piece: str) -> str:
     if len(piece) > MAX_TOKEN_CHARACTERS:
-        raise InputError(
-            f"model: a token has {len(piece):,} characters, more than {MAX_TOKEN_CHARACTERS:,}"
-        )
+        raise InputError(f"model: a token has more than {MAX_TOKEN_CHARACTERS:,} characters")
     return piece
 
 

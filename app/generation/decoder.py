@@ -206,15 +206,13 @@ class Decoder:
         limit, vocabulary = self.limits.input_tokens, self.loaded.vocabulary
         if len(fresh) > limit:
             raise InputError(
-                f"prompt: {len(fresh):,} new tokens, at most {limit:,} allowed; send a shorter text"
+                f"prompt: {len(fresh):,} tokens, at most {limit:,}; send a shorter text"
             )
         if None in fresh:
             raise InputError("prompt: empty, and the model has no first token; type a word")
         if max(fresh) >= vocabulary:
-            raise InputError(
-                f"model: its tokenizer uses id {max(fresh)}, but the model has only {vocabulary}; "
-                "use another model"
-            )
+            problem = f"its tokenizer uses id {max(fresh)}, but the model has only {vocabulary}"
+            raise InputError(f"model: {problem}; use another model")
 
     def _sample(self, token: mx.array) -> Steps[Sample]:
         """Start to compute the token after this one `[1]`, together with other runs."""

@@ -110,6 +110,7 @@ class Run:
     sampling: Sampling | None = None  # with the seed that was used
     state: Any = None  # the `StateFile` from which it began
     starting: list[np.ndarray] = field(default_factory=list)  # its states, if `trace` follows them
+    left: float | None = None  # the share of them that is left
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
     # the latest answers without some pieces

@@ -66,8 +66,7 @@ class Handlers:
         except gr.Error:
             cut = earlier if history == shown else None  # it can still be continued
             self.sessions.put(session, history, cut)
-            state = self.status(session, cut)
-            yield text, history, escape_history(history), gr.skip(), state
+            yield text, history, escape_history(history), gr.skip(), self.status(session, cut)
             raise
 
     async def answer(

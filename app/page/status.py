@@ -40,8 +40,7 @@ def status(run: Run | None, at: int = 0, branches: int = 1, problem: str = "") -
     waited, prefill = stats.waiting_seconds, stats.prefill_tokens_per_second
     read = f"{stats.prompt_tokens_read:,} of {stats.prompt_tokens:,} tokens"
     state = html.escape(run.state.name) if run.state else ""
-    if run.starting and run.trace is not None and run.trace.layers:
-        state += f", {run.trace.left(run.starting):.0%} left"
+    state += "" if run.left is None else f", {run.left:.0%} left"
     figures = [
         (waited > 0.1, "waited", f"{waited:,.1f} s"),
         (stats.first_token_seconds, "first token", f"{1000 * stats.first_token_seconds:,.0f} ms"),

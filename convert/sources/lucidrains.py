@@ -66,7 +66,7 @@ class Lucidrains(Source[ModelArgs]):
             f"attn_add_swish_gating={args.output_gate}",
         ]
         assumed = [f"{flag}=False" for flag in FLAG_OF.values() if flag not in settings]
-        assumed.append("complex states, as since November 2023")
+        assumed += ["complex states, as since November 2023"] * (not ablations)
         return Inference(args, inferred, assumed)
 
     def table(self, args: ModelArgs) -> list[Rule]:
@@ -118,7 +118,8 @@ def mixing_rules(path: str, time: str, args: LayerArgs) -> list[Rule]:
     rules = [Rule(f"{path}to_qkv.weight", qkv, split(3))]
     for kind in ("weight", "bias"):
         transition = tuple(f"{time}.{name}_proj.{kind}" for name in ("gamma", "theta"))
-        rules.append(Rule(f"{path}to_a.0.{kind}", transition, _even_and_odd))
+        # real and imaginary parts are interleaved
+        rules.append(Rule(f"{path}to_a.0.{kind}", transition, lambda a: [a[0::2], a[1::2]]))
     if args.sub_norm:
         rules += linear(f"{path}maybe_sub_ln", f"{time}.sub_norm", bias=True)
     if args.output_gate:
@@ -126,11 +127,6 @@ def mixing_rules(path: str, time: str, args: LayerArgs) -> list[Rule]:
     if args.projects_output:
         rules.append(same(f"{path}to_out.weight", f"{time}.out_proj.weight"))
     return rules
-
-
-def _even_and_odd(rows: mx.array) -> list[mx.array]:
-    """Real and imaginary parts are interleaved."""
-    return [rows[0::2], rows[1::2]]
 
 
 def _layer(layer: int, args: ModelArgs) -> list[Rule]:

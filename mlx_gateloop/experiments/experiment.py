@@ -153,9 +153,8 @@ class Experiment:
         parameters = signature(TASKS[self.name]).parameters
         for key, value in self.task.items():
             if key not in parameters:
-                raise InputError(
-                    f"unknown key task.{shortened(key)}; allowed: {', '.join(parameters)}"
-                )
+                allowed = ", ".join(parameters)
+                raise InputError(f"unknown key task.{shortened(key)}; allowed: {allowed}")
             lowest = 0 if key in MAY_BE_ZERO else 1
             if isinstance(parameters[key].default, str):
                 good, expected = isinstance(value, str), "a name"

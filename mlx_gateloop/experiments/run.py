@@ -30,7 +30,7 @@ from mlx_gateloop.experiments.report import write_report
 from mlx_gateloop.experiments.results import LOG, find_curve, write_curve
 from mlx_gateloop.experiments.runs import CONFIG, Run
 from mlx_gateloop.experiments.tuning import best, trials
-from mlx_gateloop.io.files import contents, locked, sweep
+from mlx_gateloop.io.files import contents, left_in, locked, sweep
 from mlx_gateloop.train.interrupt import Interrupted
 from mlx_gateloop.train.task import TaskSource
 
@@ -156,7 +156,7 @@ def check_new(out: Path) -> None:
     """Check that a directory is new or empty."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: a file; choose a new directory")
-    if out.exists() and contents(out):
+    if out.exists() and {*contents(out)} - {*left_in(out)}:
         raise InputError(f"{out}: already holds something; choose a new directory, or --resume")
 
 

@@ -45,8 +45,7 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EISDIR)  # SMB
-_PARTIAL = ".*-" + "[0-9a-f]" * 8 + "*"
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EISDIR)  # on SMB
 _STAGING = ".making-"  # the folder beside a target; no error names it
 
 
@@ -118,13 +117,18 @@ def _replace(target: Path, new: Path, old: Path) -> None:
 
 
 def contents(directory: Path) -> list[Path]:
-    """List a directory, but for partial files of `replacing` and what the Finder leaves."""
-    return [p for p in directory.iterdir() if p.name != ".DS_Store" and not p.match(_PARTIAL)]
+    """List what is in a directory, but for what the Finder leaves where it was shown."""
+    return [path for path in directory.iterdir() if path.name != ".DS_Store"]
+
+
+def left_in(directory: Path) -> list[Path]:
+    """Temporary files of `replacing`: left by killed processes, or being written now."""
+    return [path for path in directory.glob(".*-" + "[0-9a-f]" * 8 + "*") if path.is_file()]
 
 
 def sweep(directory: Path) -> None:
     """Delete what killed processes left of `replacing` in a directory that is `locked`."""
-    for partial in directory.glob(_PARTIAL):
+    for partial in left_in(directory):
         partial.unlink()
 
 

@@ -20,7 +20,7 @@ from mlx.utils import tree_flatten
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, is_panic, one_line
 from mlx_gateloop.io.checks import check
-from mlx_gateloop.io.files import contents, flush, flush_tree
+from mlx_gateloop.io.files import flush, flush_tree
 from mlx_gateloop.io.model_file import MODEL_FILE, model_file
 from mlx_gateloop.model.linear import can_keep_short, keep_short
 from mlx_gateloop.model.lm import Model, ModelArgs, require_readable
@@ -237,7 +237,7 @@ def save(model: nn.Module, tokenizer: Any, path: str | os.PathLike[str]) -> None
         raise InputError(f"{target}: cannot be saved: {one_line(error)}; {advice}") from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
-        if is_new and target.is_dir() and not contents(target):
+        if is_new and target.is_dir() and not any(target.iterdir()):
             target.rmdir()
 
 

@@ -57,11 +57,10 @@ class Output:
     def _require_new(self) -> None:
         directory = self.directory
         if directory.exists() and contents(directory) and not self.starting.exists():
+            what, more = "other files", ""
             if has_checkpoint(directory):
-                raise InputError(
-                    f"{directory}: already holds another run; choose a new directory, or --resume"
-                )
-            raise InputError(f"{directory}: already holds other files; choose a new directory")
+                what, more = "another run", ", or --resume"
+            raise InputError(f"{directory}: already holds {what}; choose a new directory{more}")
 
     @contextmanager
     def start(self, config: dict[str, object]) -> Iterator[None]:

@@ -136,21 +136,22 @@ class Trace(Storage):
     def left(self, states: Sequence[np.ndarray]) -> float:
         """Compute the share that is left of the states before the first token, such as tuned ones.
 
-            mean over layers of |a_0 ... a_n h| / |h|
+            mean over layers with a state of |a_0 ... a_n h| / |h|
 
         Args:
             states: h of each layer of our model, float32 `[1, P, C]` or `[1, P, H, K, V]`.
 
         Returns:
-            A number from 0 to 1; 0 for a layer without a state.
+            A number from 0 to 1; 0 without a state.
         """
         shares = []
         for layer, state in enumerate(states):
             rates = self._stored(layer, 0, self.tokens)[0].sum(0, dtype=np.float64)
             squares = np.square(state[0], dtype=np.float64).sum(0).reshape(len(rates), -1).sum(1)
-            left = (squares * np.exp(-2 * rates)).sum()
-            shares.append(np.sqrt(left / max(squares.sum(), np.finfo(np.float64).tiny)))
-        return float(np.mean(shares))
+            if squares.any():
+                left = squares * np.exp(-2 * rates)
+                shares.append(np.sqrt(left.sum() / squares.sum()))
+        return float(np.mean(shares or [0]))
 
     def retention(self, token: int) -> np.ndarray:
         """Compute the share of each earlier token in the state at a token.

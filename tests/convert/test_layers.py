@@ -100,7 +100,7 @@ def test_bad_input_is_one_line(network, tmp_path, capsys):
         return message
 
     state = network.state_dict()
-    assert "no GateLoop layer: expected a key" in said(network["encoder"].state_dict())
+    assert "no GateLoop layer: expected keys" in said(network["encoder"].state_dict())
     lost = {name: tensor for name, tensor in state.items() if name != "full.to_a.0.bias"}
     assert "full.: not the keys of lucidrains-full: 1 missing: to_a.0.bias" in said(lost)
     assert "--layers: cannot be combined with --verify" in said(state, "--verify")

@@ -57,44 +57,38 @@ def test_settings_go_where_they_belong():
 RATE = {"optimizer.learning_rate": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"seeds": 0}, "seeds: expected 1 to 1000, got 0"),
-        ({"trials": -1}, "tune: expected 0 to 1000, got -1"),
-        ({"models": ["fixed", "fixe"]}, "models: unknown 'fixe'; choose data_controlled, fixed"),
-        ({"settings": {"seed": 3}}, "--set seed: use --seeds"),
-        ({"settings": {"model.transition": "fixed"}}, "--set model.transition: use --models"),
-        ({"settings": {"data": {"length": 5}}}, "--set data: set its keys one by one"),
-        ({"settings": {"task.lenght": 3}}, "unknown key task.lenght; allowed: length"),
-        ({"settings": {"task.length": 2.5}}, "expected an integer from 1 to 1048576, got 2.5"),
-        ({"settings": {"task.max_input": 2**31}}, "expected an integer from 0 to 1048576"),
-        ({"settings": {"task.function": "sum"}}, "allowed: alternating_products, running_sum"),
-        ({"settings": {"steps": 5, "epochs": 2}}, "--set steps and --set epochs: give one"),
-        ({"settings": {"model.num_heads": 2}, "trials": 2}, "--tune tries values of it; leave it"),
-        ({"settings": {"patience": 2}, "trials": 2}, "budgets of --tune are equal; leave it out"),
-        (
-            {"settings": RATE, "models": ["fixed"], "tuned": {"fixed": RATE}},
-            r"^--set optimizer\.learning_rate: the other experiment chose it; leave it out$",
-        ),
-        ({"models": ["lru"], "tuned": {"fixed": {}}}, "models: the other .* not chosen .* of lru;"),
-        ({"trials": 2, "tuned": {}}, "^tune: another experiment's settings need no trials"),
-        ({"settings": {"task.at_resets": "unasked", "task.resets": 64}}, "training .* no targets"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"seeds": 0}, "seeds: expected 1 to 1000, got 0"),
+    ({"trials": -1}, "tune: expected 0 to 1000, got -1"),
+    ({"models": ["fixed", "fixe"]}, "models: unknown 'fixe'; choose data_controlled, fixed"),
+    ({"settings": {"seed": 3}}, "--set seed: use --seeds"),
+    ({"settings": {"model.transition": "fixed"}}, "--set model.transition: use --models"),
+    ({"settings": {"data": {"length": 5}}}, "--set data: set its keys one by one"),
+    ({"settings": {"task.lenght": 3}}, "unknown key task.lenght; allowed: length"),
+    ({"settings": {"task.length": 2.5}}, "expected an integer from 1 to 1048576, got 2.5"),
+    ({"settings": {"task.max_input": 2**31}}, "expected an integer from 0 to 1048576"),
+    ({"settings": {"task.function": "sum"}}, "allowed: alternating_products, running_sum"),
+    ({"settings": {"steps": 5, "epochs": 2}}, "--set steps and --set epochs: give one"),
+    ({"settings": {"model.num_heads": 2}, "trials": 2}, "--tune tries values of it; leave it"),
+    ({"settings": {"patience": 2}, "trials": 2}, "budgets of --tune are equal; leave it out"),
+    (
+        {"settings": RATE, "models": ["fixed"], "tuned": {"fixed": RATE}},
+        r"^--set optimizer\.learning_rate: the other experiment chose it; leave it out$",
+    ),
+    ({"models": ["lru"], "tuned": {"fixed": {}}}, "models: the other .* not chosen .* of lru;"),
+    ({"trials": 2, "tuned": {}}, "^tune: another experiment's settings need no trials"),
+    ({"settings": {"task.at_resets": "unasked", "task.resets": 64}}, "training .* no targets"),
+])  # fmt: skip
 def test_wrong_arguments(arguments, words):
     with pytest.raises(InputError, match=words):
         RUNNING_SUM.changed_by(**arguments).make_task()
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"name": "chess"}, "not an experiment"),
-        ({"task": {"length": "x"}}, r"task\.length: expected an integer"),
-        ({"other": 5}, "not an experiment"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"name": "chess"}, "not an experiment"),
+    ({"task": {"length": "x"}}, r"task\.length: expected an integer"),
+    ({"other": 5}, "not an experiment"),
+])  # fmt: skip
 def test_a_file_that_no_experiment_wrote(tmp_path, change, words):
     file = tmp_path / "experiment.json"
     RUNNING_SUM.save(file)

@@ -10,7 +10,7 @@ import pytest
 from helpers.experiments import names
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.files import NO_LOCKS, contents, locked, replacing, staged
+from mlx_gateloop.io.files import NO_LOCKS, contents, locked, replacing, staged, sweep
 
 
 def fail(path, error):
@@ -36,11 +36,11 @@ def test_the_file_appears_when_the_block_ends(tmp_path):
 
 
 def test_contents_are_what_somebody_put_there(tmp_path):
-    for name in (".DS_Store", "thesis.tex"):
-        (tmp_path / name).touch()
-    with replacing(tmp_path / "text.txt") as partial:
-        partial.touch()
-        assert contents(tmp_path) == [tmp_path / "thesis.tex"]
+    (tmp_path / ".DS_Store").touch()
+    (tmp_path / ".thesis-20261127").mkdir()
+    assert contents(tmp_path) == [tmp_path / ".thesis-20261127"]
+    sweep(tmp_path)
+    assert names(tmp_path) == {".DS_Store", ".thesis-20261127"}
 
 
 def test_two_writers_do_not_mix(tmp_path):

@@ -56,17 +56,13 @@ def test_a_spread_start_sets_half_lives_the_input_and_the_rate():
     assert config.optimizer.state_transition_learning_rate == 1e-5
 
 
-@pytest.mark.parametrize(
-    ("model", "start"),
-    [
-        ({}, "spread"),
-        ({"preset": "demo", "gate": "real"}, "spread"),
-        ({"preset": "125m"}, "published"),
-        ({"preset": "memory_horizon"}, "published"),
-        ({"model_type": "gla"}, "published"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("model", "start"), [
+    ({}, "spread"),
+    ({"preset": "demo", "gate": "real"}, "spread"),
+    ({"preset": "125m"}, "published"),
+    ({"preset": "memory_horizon"}, "published"),
+    ({"model_type": "gla"}, "published"),
+], ids=str)  # fmt: skip
 def test_new_models_of_ours_begin_spread(model, start):
     config = TrainConfig.load(None, {"model": model})
     assert config.start == start
@@ -93,32 +89,28 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
     assert optimizer.learning_rate == optimizer.state_transition_learning_rate == 1 / 8
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("start: slow", "start must be 'spread' or 'published', got 'slow'"),
-        ("optimizer: {learning_rat: 1}", "learning_rat .did you mean learning_rate.*betas"),
-        ("model: {hiden_size: 3}", "model.hiden_size .did you mean hidden_size.*preset"),
-        ("model: {preset: 125M}", "preset '125M' .did you mean 125m"),
-        ("model: {dropout: 0.1}\ncheckpoint_blocks: true", "checkpoint_blocks needs model.dropout"),
-        ("model: {dropout: 0.1}\nsequence_chunk: 8", "sequence_chunk needs model.dropout: 0"),
-        ("data: {packed: false}\ncarry_state: true", "carry_state needs data.packed: true"),
-        ("sequence_chunk: 8\ncheckpoint_blocks: true", "checkpoint_blocks: no use beside"),
-        ("optimizer: {knots: [[0, 0], [9, 1], [5, 0]]}", "knots: the steps must rise"),
-        ("data: {length: 0}", "data.length must .*greater than 0, got 0"),
-        ("optimizer: {betas: [0.9, 1.0]}", "optimizer.betas.1 must be less than 1, got 1.0"),
-        ("steps: 3\nepochs: 1", "exactly one of steps and epochs"),
-        ("tokenizer: {kind: pretrained}", "tokenizer.path and"),
-        ("- a\n- b", "expected `key: value` lines, got list"),
-        ("seed: 3\n\tsteps: 5", "not readable YAML: line 2: .*cannot start any token$"),
-        ("[" * 1000, "not readable YAML: nested too deeply"),
-        (f"seed: {'9' * 5000}", "not readable YAML: Exceeds the limit"),
-        ("seed: !!python/name:os.system", "line 1: could not determine a constructor"),
-        ("1: 2", "the key 1 is not a string"),
-        ('"\\reval_every": 1', "unknown key eval_every "),
-    ],
-    ids=lambda value: value[:30],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("start: slow", "start must be 'spread' or 'published', got 'slow'"),
+    ("optimizer: {learning_rat: 1}", "learning_rat .did you mean learning_rate.*betas"),
+    ("model: {hiden_size: 3}", "model.hiden_size .did you mean hidden_size.*preset"),
+    ("model: {preset: 125M}", "preset '125M' .did you mean 125m"),
+    ("model: {dropout: 0.1}\ncheckpoint_blocks: true", "checkpoint_blocks needs model.dropout"),
+    ("model: {dropout: 0.1}\nsequence_chunk: 8", "sequence_chunk needs model.dropout: 0"),
+    ("data: {packed: false}\ncarry_state: true", "carry_state needs data.packed: true"),
+    ("sequence_chunk: 8\ncheckpoint_blocks: true", "checkpoint_blocks: no use beside"),
+    ("optimizer: {knots: [[0, 0], [9, 1], [5, 0]]}", "knots: the steps must rise"),
+    ("data: {length: 0}", "data.length must .*greater than 0, got 0"),
+    ("optimizer: {betas: [0.9, 1.0]}", "optimizer.betas.1 must be less than 1, got 1.0"),
+    ("steps: 3\nepochs: 1", "exactly one of steps and epochs"),
+    ("tokenizer: {kind: pretrained}", "tokenizer.path and"),
+    ("- a\n- b", "expected `key: value` lines, got list"),
+    ("seed: 3\n\tsteps: 5", "not readable YAML: line 2: .*cannot start any token$"),
+    ("[" * 1000, "not readable YAML: nested too deeply"),
+    (f"seed: {'9' * 5000}", "not readable YAML: Exceeds the limit"),
+    ("seed: !!python/name:os.system", "line 1: could not determine a constructor"),
+    ("1: 2", "the key 1 is not a string"),
+    ('"\\reval_every": 1', "unknown key eval_every "),
+], ids=lambda value: value[:30])  # fmt: skip
 def test_what_is_wrong_is_named_in_one_line_with_the_file(written, text, words):
     path = written(text)
     line = refusal(TrainConfig.load, path)

@@ -122,12 +122,16 @@ def transitions(made, tokens):
     return found
 
 
-FROM_NORMED = [name for name in VARIANTS if name not in ("post norm", "convolution")]
+HEADS = {"num_heads": 2}
+FROM_NORMED = [VARIANTS[name] for name in VARIANTS if name not in ("post norm", "convolution")]
 
 
-@pytest.mark.parametrize("name", [*FROM_NORMED, "softmax", "softmax heads", "softmax retnet"])
-def test_the_recording_of_our_model_is_its_transitions(name):
-    model = tiny_model(**(VARIANTS | GROWING)[name] | {"vocab_size": 50, "num_outputs": None})
+@pytest.mark.parametrize("options", [
+    *FROM_NORMED, HEADS | {"transition": "fixed"}, HEADS | {"mixer": "softmax"},
+    HEADS | {"transition_per": "head", "transition": "fixed"},
+])  # fmt: skip
+def test_the_recording_of_our_model_is_its_transitions(options):
+    model = tiny_model(**options | {"vocab_size": 50, "num_outputs": None})
     plain, before = generate(model), parts(model)
     with gl.watch.recording(model) as recorder:
         assert same(generate(model), plain)
