@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -35,16 +35,17 @@ CHANGES: dict[str, dict[str, Any]] = {  # of 128 x 3
     "batches of 4": {"data.batch_size": 4},
     "4,096 pieces": {"tokenizer.vocab_size": 4096},
     "twice the rate": {"optimizer.learning_rate": 3 / 128},
+    "dropout 0.2": {"model.dropout": 0.2},
 }
-BY_HAND: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
+Choice = tuple[Sequence[int], dict[str, Any]]  # width and blocks, and what else differs
+BY_HAND: dict[str, Choice] = {
     f"{width} x {blocks}": ((width, blocks), {}) for width, blocks in SHAPES
 } | {f"128 x 3, {name}": ((128, 3), changes) for name, changes in CHANGES.items()}
 
 
-def configured(name: str, shape: Iterable[int], held_out: float) -> TrainConfig:
+def configured(shape: Sequence[int], changes: dict[str, Any], held_out: float) -> TrainConfig:
     """Configure a model by hand, or the rule's; its steps are still to be found."""
     base = {"steps": 1, "data.validation_fraction": held_out, "tokenizer.vocab_size": 1024}
-    _, changes = BY_HAND.get(name, (shape, {}))
     return shaped(base | changes, *shape)
 
 
@@ -56,13 +57,15 @@ def planned(text: Path, minutes: float) -> list[dict[str, Any]]:
     rule, _ = choose(str(text), minutes, {}, time.monotonic())
     held_out = rule.data.validation_fraction
     best = rule.model["hidden_size"], rule.model["num_hidden_layers"]
-    chosen = f"{best[0]} x {best[1]}"
-    shapes = {chosen: best} | {name: shape for name, (shape, _) in BY_HAND.items()}
+    chosen, changes = f"{best[0]} x {best[1]}", {}
+    if dropout := rule.model.get("dropout"):
+        chosen, changes = f"{chosen}, dropout {dropout}", {"model.dropout": dropout}
+    choices: dict[str, Choice] = {chosen: (best, changes)} | BY_HAND
     trainers = {}
-    for name, shape in shapes.items():
-        config = configured(name, shape, held_out)
+    for name, choice in choices.items():
+        config = configured(*choice, held_out)
         trainers[name] = Trainer(config, make_source(config, str(text)))
-    times: dict[str, list[float]] = {name: [] for name in shapes}
+    times: dict[str, list[float]] = {name: [] for name in choices}
     with large_cache():
         for step in range(STEPS):
             for name, trainer in trainers.items():
@@ -70,7 +73,7 @@ def planned(text: Path, minutes: float) -> list[dict[str, Any]]:
                 trainer.step(step)
                 times[name].append(time.process_time() - began)
     records = []
-    for name, shape in shapes.items():
+    for name, (shape, changes) in choices.items():
         each, batches = median(times[name]), trainers[name].source.batches
         steps = max(1, round(60 * minutes / each))
         record = {
@@ -79,6 +82,7 @@ def planned(text: Path, minutes: float) -> list[dict[str, Any]]:
             "configuration": name,
             "chosen": name == chosen,
             "shape": shape,
+            "changes": changes,
             "held_out": held_out,
             "parameters": num_parameters(trainers[name].model),
             "steps": steps,
@@ -93,9 +97,9 @@ def planned(text: Path, minutes: float) -> list[dict[str, Any]]:
 
 def bits_per_byte(record: dict[str, Any], text: Path) -> float:
     """Train as planned; return the best of the held-out text."""
-    config = configured(record["configuration"], record["shape"], record["held_out"])
+    config = configured(record["shape"], record["changes"], record["held_out"])
     steps = record["steps"]
-    config = replace(config, steps=steps, eval_every=max(1, steps // 2), checkpoint_every=steps)
+    config = replace(config, steps=steps, eval_every=max(1, steps // 8), checkpoint_every=steps)
     with TemporaryDirectory() as folder:
         out = train(config, str(text), Path(folder) / "model").out
         lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

@@ -25,6 +25,8 @@ HELD_OUT = 400_000  # bytes of text at most
 READING = 0.2  # share of the time at most; the text is read twice
 DECIDED = {"steps", "epochs", "weights", "optimizer.warmup_steps", "optimizer.knots"}
 REPEATED = 15.4  # R*, passes after which a text teaches little more
+FRESH, DROPOUT = 3.0, 0.1  # passes without dropout, and that of each doubling of them
+NO_DROPOUT = {"model.dropout", "model.model_type", "checkpoint_blocks", "sequence_chunk"}
 
 
 class Pace:
@@ -101,12 +103,8 @@ def choose(
     with suppress(InputError):  # a name, or a folder in another format
         size = sum(path.stat().st_size for path in text_files(Path(data))[0])
     held_out = min(0.1, HELD_OUT / max(1, size))  # each validation takes its time
-    base: dict[str, Any] = {
-        "tokenizer.vocab_size": 1024,
-        "data.validation_fraction": held_out,
-        "steps": 10,
-    }
-    base |= overrides
+    base: dict[str, Any] = {"tokenizer.vocab_size": 1024, "steps": 10}
+    base |= {"data.validation_fraction": held_out} | overrides
     config, start = shaped(base, *SHAPES[0]), time.monotonic()
     source = make_source(config, data)
     if (reading := time.monotonic() - start) > READING * 60 * minutes:
@@ -126,17 +124,22 @@ def choose(
             if min(tried)[1] != shape or seconds * PIECES > 6 * minutes:
                 break
     _, shape, seconds, tokens, reserve = min(tried)
+    passes = tokens / unique
+    dropout = round(min(0.5, DROPOUT * math.log2(passes / FRESH)), 2)
+    if dropout > 0 and not NO_DROPOUT & base.keys():
+        base["model.dropout"] = dropout
     steps = max(1, round(60 * minutes / seconds))
     every = base.get("eval_every", max(1, steps // 8))
     config = replace(shaped(base, *shape), steps=steps, eval_every=every)
     model = config.model_args(vocab_size=1)
+    rate = f", dropout {base['model.dropout']}" if "model.dropout" in base else ""
     pace.start(seconds, 2 * reserve)
     for line in (
         f"text: {source.summary}, a vocabulary of {source.vocab_size:,}",
         f"machine: {tokens / 60 / minutes:,.0f} tokens/s with the model below",
         f"model: width {model.hidden_size}, {model.num_hidden_layers} blocks, the best of "
         f"{len(tried)} by a law of scaling",
-        f"steps: about {steps:,}, {tokens / unique:.1f} passes over the text",
+        f"steps: about {steps:,}, {passes:.1f} passes over the text{rate}",
         f"time: {minutes:g} min; the rate falls with the clock, and config.yaml keeps it",
     ):
         print(line, file=sys.stderr)

@@ -75,13 +75,16 @@ def test_the_model_grows_with_the_speed_and_the_text(text_file, tmp_path, monkey
         monkeypatch.setattr(minutes, "measured", measured)
         chosen, _ = choose(text, time, {"tokenizer.kind": "bytes"}, monotonic())
         start.assert_called_with(size(chosen) / speed, 2 * size(chosen))  # of the chosen model
+        dropouts.append(chosen.model.get("dropout", 0))
         return chosen.model["hidden_size"]
 
+    dropouts = []
     slow, fast, long = width(1e4, 1), width(1e6, 1), width(1e4, 100)
     assert slow < fast
     assert slow < long
     (much := tmp_path / "much.txt").write_text(text_file.read_text() * 100)
     assert width(1e6, 1, str(much)) < fast
+    assert 0 < dropouts[3] < dropouts[1]
     assert predicted_loss(1e6, 1e7, 1e7) < predicted_loss(1e6, 1e7, 1e6), "repeated text is worse"
 
 
@@ -97,6 +100,8 @@ def test_options_of_the_model_hold(text_file):
     chosen = {"hidden_size": 32, "num_hidden_layers": 1, "dropout": 0.1}
     options = {f"model.{name}": value for name, value in chosen.items()} | {"eval_every": 7}
     config, _ = choose(str(text_file), 0.1, options | {"tokenizer.kind": "bytes"}, monotonic())
+    options = {"sequence_chunk": 8, "tokenizer.kind": "bytes"}  # which works without dropout
+    assert "dropout" not in choose(str(text_file), 0.1, options, monotonic())[0].model
     assert config.eval_every == 7
     assert config.model.items() >= chosen.items()
 
