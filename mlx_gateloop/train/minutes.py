@@ -25,7 +25,7 @@ HELD_OUT = 400_000  # bytes of text at most
 READING = 0.2  # share of the time at most; the text is read twice
 DECIDED = {"steps", "epochs", "weights", "optimizer.warmup_steps", "optimizer.knots"}
 REPEATED = 15.4  # R*, passes after which a text teaches little more
-FRESH, DROPOUT = 3.0, 0.1  # passes without dropout, and that of each doubling of them
+FRESH, DROPOUT = 6.0, 0.12  # passes without dropout, and that of each doubling of them
 NO_DROPOUT = {"model.dropout", "model.model_type", "checkpoint_blocks", "sequence_chunk"}
 
 
@@ -125,7 +125,7 @@ def choose(
                 break
     _, shape, seconds, tokens, reserve = min(tried)
     passes = tokens / unique
-    dropout = round(min(0.5, DROPOUT * math.log2(passes / FRESH)), 2)
+    dropout = round(20 * min(0.5, DROPOUT * math.log2(passes / FRESH))) / 20
     if dropout > 0 and not NO_DROPOUT & base.keys():
         base["model.dropout"] = dropout
     steps = max(1, round(60 * minutes / seconds))
