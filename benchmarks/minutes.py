@@ -116,6 +116,8 @@ def table(records: list[dict[str, Any]]) -> str:
     """Format bits per byte, and how far each is from the best one by hand."""
     found: dict[str, dict[str, float]] = {}
     for record in records:
+        if record["bits_per_byte"] is None:
+            continue
         column = f"{record['text']}, {record['minutes']:g} min"
         found.setdefault(column, {}).update(dict.fromkeys(names(record), record["bits_per_byte"]))
     best = {

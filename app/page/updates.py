@@ -129,7 +129,7 @@ class Feed:
             # the text of the last one may change
             self._sent = max(int(self._common_prefix.get("common", 0)) - 1, 0)
         assert run.trace is not None
-        if run.starting:
+        if len(run.starting) == run.trace.layers:
             run.left = run.trace.left(run.starting)
         layer = self._updates.layers.get(run, 0)
         layer = layer if layer < run.trace.layers else 0  # one may have been excluded since

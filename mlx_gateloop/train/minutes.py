@@ -26,7 +26,6 @@ READING = 0.2  # share of the time at most; the text is read twice
 DECIDED = {"steps", "epochs", "weights", "optimizer.warmup_steps", "optimizer.knots"}
 REPEATED = 15.4  # R*, passes after which a text teaches little more
 FRESH, DROPOUT = 6.0, 0.12  # passes without dropout, and that of each doubling of them
-NO_DROPOUT = {"model.dropout", "model.model_type", "checkpoint_blocks", "sequence_chunk"}
 
 
 class Pace:
@@ -125,14 +124,15 @@ def choose(
                 break
     _, shape, seconds, tokens, reserve = min(tried)
     passes = tokens / unique
-    dropout = round(20 * min(0.5, DROPOUT * math.log2(passes / FRESH))) / 20
-    if dropout > 0 and not NO_DROPOUT & base.keys():
-        base["model.dropout"] = dropout
+    dropout, config = min(0.4, DROPOUT * math.log2(passes / FRESH)), shaped(base, *shape)
+    if (dropout := round(20 * dropout) / 20) > 0 and "dropout" not in config.model:
+        with suppress(InputError):  # carry_state and others need 0, the family has none
+            config = shaped(base | {"model.dropout": dropout}, *shape)
     steps = max(1, round(60 * minutes / seconds))
     every = base.get("eval_every", max(1, steps // 8))
-    config = replace(shaped(base, *shape), steps=steps, eval_every=every)
+    config = replace(config, steps=steps, eval_every=every)
     model = config.model_args(vocab_size=1)
-    rate = f", dropout {base['model.dropout']}" if "model.dropout" in base else ""
+    rate = f", dropout {config.model['dropout']}" if "dropout" in config.model else ""
     pace.start(seconds, 2 * reserve)
     for line in (
         f"text: {source.summary}, a vocabulary of {source.vocab_size:,}",
