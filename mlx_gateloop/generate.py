@@ -4,6 +4,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,7 +135,7 @@ def stream(
         speed: Filled in with counts and rates.
         draft: A smaller model of the same tokenizer that proposes tokens, see `check_draft`.
         lookup: The text so far proposes tokens, see `model.lookup`.
-        state: What the model has read before the prompt, which may then be empty; it reads on.
+        state: What was read before the prompt, which may then be empty; it stays as it is.
 
     Raises:
         InputError: A prompt or a limit that cannot be used.
@@ -145,6 +146,8 @@ def stream(
     from mlx_gateloop.model.lookup import lookup_tokens
 
     check_max_tokens(max_tokens)
+    if draft is not None and state is not None:
+        raise InputError("draft: has not read the state; leave one out")
     draw, processors = sampler(sampling)
     ids = prompt_ids(model, tokenizer, prompt, state is not None and state.tokens > 0)
     before = [*state.last, *ids] if state is not None else ids
@@ -164,7 +167,7 @@ def stream(
                 return
         how: dict[str, Any] = {"max_tokens": most, "sampler": draw, "logits_processors": processors}
         if state is not None:
-            how["prompt_cache"] = state.cache
+            how["prompt_cache"] = deepcopy(state.cache)
         if lookup:
             how.setdefault("prompt_cache", make_prompt_cache(model))
             yield from lookup_tokens(read, model, **how)

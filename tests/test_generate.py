@@ -58,6 +58,17 @@ def test_a_draft_changes_no_greedy_text(model_and_tokenizer, share):
         assert text(model_and_tokenizer, prompt, draft=draft) == text(model_and_tokenizer, prompt)
 
 
+def test_a_state_stays_as_it_is(model_and_tokenizer):
+    model, tokenizer = model_and_tokenizer
+    state = gl.State(model.make_cache())
+    state.read(model, tokenizer.encode("abc"))
+    texts = [text(model_and_tokenizer, prompt, state=state) for prompt in ("", "de", "", "de")]
+    assert texts[:2] == texts[2:]
+    assert [texts[0], state.tokens] == [text(model_and_tokenizer), 3]
+    line = refusal(text, model_and_tokenizer, state=state, draft=model)
+    assert line.startswith("draft: has not read the state")
+
+
 def test_a_draft_of_other_tokens_is_refused(model_and_tokenizer):
     line = refusal(check_draft, *model_and_tokenizer, *gl.load("demo"))
     assert line.startswith("--draft-model: has not the tokens of --model")

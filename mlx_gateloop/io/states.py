@@ -13,7 +13,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from mlx_gateloop.errors import InputError, one_line, shown
 from mlx_gateloop.io.files import checksum, require_new, staged
@@ -55,14 +55,16 @@ def write_state(
         source: The model's directory or hub id, for mlx-lm.
 
     Raises:
-        InputError: It cannot be written, for example because the disk is full.
+        InputError: The state is empty, or cannot be written, for example because the disk is full.
 
     Examples:
         >>> from tempfile import NamedTemporaryFile
         >>> import mlx_gateloop as gl
         >>> model, tokenizer = gl.load("demo")
         >>> with NamedTemporaryFile() as file:
-        ...     gl.write_state(file.name, gl.State(model.make_cache()), model, tokenizer)
+        ...     state = gl.State(model.make_cache())
+        ...     state.read(model, tokenizer.encode("Once upon a time"))
+        ...     gl.write_state(file.name, state, model, tokenizer)
     """
     write_hashed(path, state, hashes(model, tokenizer), source)
 
@@ -73,6 +75,8 @@ def write_hashed(
     """Write a state as `write_state` does, with hashes that were computed before."""
     from mlx_lm.models.cache import save_prompt_cache
 
+    if any(layer.empty() for layer in state.cache):
+        raise InputError(f"{path}: the state is empty; read a text before")
     facts: dict[str, Any] = {"hashes": hashed, "tokens": state.tokens, "last": state.last}
     facts["source"] = state.source
     if state.logits is not None:
@@ -127,7 +131,7 @@ def read_hashed(
             arrays[entry] = arrays[entry].item() if kind == "scalar" else None
         saved = tree_unflatten(list(arrays.items()))
         facts = json.loads(metadata.get("gateloop", "{}"))
-        state = State(cache, int(facts.get("tokens", 0)), None, [*map(int, facts.get("last", []))])
+        state = State(cache, int(facts.get("tokens", 1)), None, [*map(int, facts.get("last", []))])
         state.source = int(facts.get("source", 0))
         if "logits" in facts:
             state.logits = mx.array(np.frombuffer(base64.b64decode(facts["logits"]), "<f4"))
@@ -146,7 +150,7 @@ def read_hashed(
         reason = f"does not match the {other or 'model'}"
         raise InputError(f"{path}: {reason}; load the model that wrote it{writer}")
     for layer, value in zip(cache, saved, strict=True):
-        layer.state = value
+        layer.state = tree_map(_with_dtype, value, layer.state)
     mx.eval([layer.state for layer in cache])
     return state
 
@@ -168,15 +172,21 @@ def _reading(file: str | os.PathLike[str] | BytesIO, path: Any) -> Iterator[Any]
 
 
 def _fits(saved: Any, fresh: Any) -> bool:
-    """Compare shapes and types; keys and values `[B, H, L, K]` may be of any length."""
+    """Compare shapes and kinds; keys and values `[B, H, L, K]` may be of any length."""
 
     def shape(x: Any) -> Any:
         if not isinstance(x, mx.array):
             return type(x)
-        return (x.dtype, x.shape[:2], x.shape[3 if x.ndim == 4 else 2 :])
+        kind = mx.floating if mx.issubdtype(x.dtype, mx.floating) else x.dtype
+        return (kind, x.shape[:2], x.shape[3 if x.ndim == 4 else 2 :])
 
     pairs = dict(tree_flatten(saved)), dict(tree_flatten(fresh))
     return {n: shape(x) for n, x in pairs[0].items()} == {n: shape(x) for n, x in pairs[1].items()}
+
+
+def _with_dtype(saved: Any, fresh: Any) -> Any:
+    """Convert to the dtype of the model as it was loaded here: float32 on a CPU."""
+    return saved.astype(fresh.dtype) if isinstance(saved, mx.array) else saved
 
 
 def mix(paths: Sequence[str], factors: Sequence[float], out: str) -> None:

@@ -61,6 +61,8 @@ class GateLoop(nn.Module):
         args = LayerArgs(**shape, longest_half_life=longest_half_life, **options)
         if args.conv_size is not None:
             raise args.invalid("conv_size", "null in a layer, whose state is one array")
+        if args.dropout:
+            raise args.invalid("dropout", "0 in a layer; an nn.Dropout after it has the effect")
         self.time_norm = make_norm(args)
         self.time_mixing = TimeMixing(args)
 

@@ -16,7 +16,7 @@ class State:
 
     Args:
         cache: mlx-lm's caches, one a layer.
-        tokens: The number of tokens read.
+        tokens: The number of tokens read; 1 in mlx-lm's own files, which do not say.
         logits: The logits `[V]` of the next token; None if unknown, as in mlx-lm's own files.
         last: The last tokens, which decide how the next one is written.
         source: Bytes of the text read, to resume there.

@@ -2,15 +2,18 @@
 
 import json
 import re
+from itertools import permutations
 
 import mlx.core as mx
 import pytest
 from helpers.errors import refusal
 from helpers.models import GROWING, VARIANTS, close, tiny_model, tokens
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 import mlx_gateloop as gl
+from mlx_gateloop.generate import Sampling, stream
 from mlx_gateloop.io.states import describe, mix
 from mlx_gateloop.tokenizer import byte_tokenizer
 
@@ -53,8 +56,38 @@ def test_mlx_lm_reads_the_file_and_its_own_are_read(tokenizer, tmp_path):
     save_prompt_cache(str(path), has_read(model).cache)
     state = gl.read_state(path, model, tokenizer)
     assert state.logits is None
+    text = stream(model, tokenizer, "", Sampling(temperature=0.0), state=state)
+    assert "the state has no next token" in refusal(list, text)
     state.read(model, TEXT[20:])
     close(state.logits, model(mx.array([TEXT]))[0, -1])
+
+
+@pytest.mark.parametrize("options", [*MODELS.values(), {"conv_size": 4}], ids=[*MODELS, "conv"])
+@pytest.mark.parametrize("dtypes", [*permutations((mx.float32, mx.bfloat16))], ids=str)
+def test_weights_of_another_dtype_go_on(options, dtypes, tokenizer, tmp_path):
+    model = tiny_model(**options)
+    model.set_dtype(mx.bfloat16)
+    for dtype in dtypes:
+        model.set_dtype(dtype)
+        if dtype == dtypes[0]:
+            gl.write_state(tmp_path / "book.state", (written := has_read(model)), model, tokenizer)
+    state = gl.read_state(tmp_path / "book.state", model, tokenizer)
+    caches = [[layer.state for layer in s.cache] for s in (state, written, has_read(model))]
+    for (_, one), (_, other), (_, like) in zip(*map(tree_flatten, caches), strict=True):
+        if one is not like:  # None stands for no padding
+            assert one.dtype == like.dtype
+            close(one.astype(mx.float32), other.astype(mx.float32), 1e-2)
+    state.read(model, TEXT[20:])
+    assert state.tokens == 30
+
+
+def test_a_state_that_read_nothing_is_refused(tokenizer, tmp_path):
+    for options in MODELS.values():
+        model = tiny_model(**options)
+        empty = gl.State(model.make_cache())
+        line = refusal(gl.write_state, tmp_path / "new.state", empty, model, tokenizer)
+        assert "the state is empty" in line
+        assert not (tmp_path / "new.state").exists()
 
 
 def test_the_state_of_anything_else_is_refused(tokenizer, tmp_path):

@@ -57,8 +57,9 @@ def test_a_masked_token_is_left_out(layer):
 def test_what_cannot_be_used_is_named():
     with pytest.raises(ValueError, match="gate must be"):
         gl.GateLoop(SIZE, gate="elliptic")
-    with pytest.raises(ValueError, match="conv_size must be null in a layer"):
-        gl.GateLoop(SIZE, conv_size=4)
+    for name, value in {"conv_size": 4, "dropout": 0.5}.items():
+        with pytest.raises(ValueError, match=f"{name} must be .* in a layer"):
+            gl.GateLoop(SIZE, **{name: value})
     for name, value in {"mixer": "softmax", "num_heads": 2}.items():
         with pytest.raises(TypeError, match=name):
             gl.GateLoop(SIZE, **{name: value})
