@@ -24,12 +24,7 @@ RANK, DIVISOR = 16, 16  # the gate projection's rank; the gate's logarithm is di
 @raises_input_error
 @dataclass(config=STRICT)
 class ModelArgs(FamilyArgs):
-    """The shape of a model; the defaults are those of the published 1.3B model.
-
-    Examples:
-        >>> ModelArgs(hidden_size=64, num_heads=2).head_sizes
-        (16, 32)
-    """
+    """The shape of a model; the defaults are those of the published 1.3B model."""
 
     model_type: Literal["gla"] = "gla"
     num_heads: Count = 4
@@ -108,13 +103,6 @@ class GatedLinearAttention(Recurrent):
 
 
 class Model(LanguageModel):
-    """A GLA language model.
-
-    Examples:
-        >>> args = ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_heads=2)
-        >>> model = Model(args)
-        >>> model(mx.array([[1, 2, 3]]), model.make_cache()).shape
-        (1, 3, 9)
-    """
+    """A GLA language model."""
 
     attention = GatedLinearAttention

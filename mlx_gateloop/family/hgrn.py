@@ -29,12 +29,7 @@ from mlx_gateloop.ops.pointwise import silu
 @raises_input_error
 @dataclass(config=STRICT)
 class ModelArgs(FamilyArgs):
-    """The shape of a model; the defaults are those of flash-linear-attention.
-
-    Examples:
-        >>> ModelArgs(hidden_size=64).inner_size
-        256
-    """
+    """The shape of a model; the defaults are those of flash-linear-attention."""
 
     model_type: Literal["hgrn"] = "hgrn"
     expand_ratio: Count = 1  # channels of the recurrence over hidden_size
@@ -77,12 +72,6 @@ class HGRNAttention(Recurrent):
 
 
 class Model(LanguageModel):
-    """A language model of HGRN.
-
-    Examples:
-        >>> model = Model(ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=1))
-        >>> model(mx.array([[1, 2, 3]]), model.make_cache()).shape
-        (1, 3, 9)
-    """
+    """A language model of HGRN."""
 
     attention = HGRNAttention

@@ -25,12 +25,7 @@ NORM_EPS = 1e-5  # for the outputs' norm, whatever config.json says
 @raises_input_error
 @dataclass(config=STRICT)
 class ModelArgs(FamilyArgs):
-    """The shape of a model; the defaults are those of the published 1.3B model.
-
-    Examples:
-        >>> ModelArgs(hidden_size=64, expand_ratio=16).heads
-        4
-    """
+    """The shape of a model; the defaults are those of the published 1.3B model."""
 
     model_type: Literal["hgrn2"] = "hgrn2"
     expand_ratio: Count | None = 128  # channels of a head's keys; None: hidden_size / num_heads
@@ -88,13 +83,6 @@ class HGRN2Attention(Recurrent):
 
 
 class Model(LanguageModel):
-    """A language model of HGRN2.
-
-    Examples:
-        >>> args = ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=1, expand_ratio=4)
-        >>> model = Model(args)
-        >>> model(mx.array([[1, 2, 3]]), model.make_cache()).shape
-        (1, 3, 9)
-    """
+    """A language model of HGRN2."""
 
     attention = HGRN2Attention

@@ -29,12 +29,7 @@ STEPS, RATES = (0.001, 0.1), (1.0, 16.0)
 @raises_input_error
 @dataclass(config=STRICT)
 class ModelArgs(FamilyArgs):
-    """The shape of a model; the layers' widths are those of the published models.
-
-    Examples:
-        >>> ModelArgs(hidden_size=64, num_heads=4).inner_width
-        128
-    """
+    """The shape of a model; the layers' widths are those of the published models."""
 
     model_type: Literal["ssd"] = "ssd"
     use_short_conv: bool = True
@@ -89,14 +84,7 @@ class SSD(Recurrent):
 
 
 class Model(LanguageModel):
-    """A language model of Mamba-2's layers and SwiGLU.
-
-    Examples:
-        >>> args = ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_heads=2)
-        >>> model = Model(args)
-        >>> model(mx.array([[1, 2, 3]]), model.make_cache()).shape
-        (1, 3, 9)
-    """
+    """A language model of Mamba-2's layers and SwiGLU."""
 
     attention = SSD
 
