@@ -1,8 +1,8 @@
-"""Training over ranks: `python benchmarks/scaling.py` measures here, fits and predicts.
+"""Training over ranks: `python benchmarks/scaling.py` measures here, and predicts.
 
 Sums of 4 kB to 250 MB over 2 and 4 ranks on loopback, in turns, then steps of a recipe on 1, 2 and
 4 ranks; the best of several turns counts, as other programs may run. The rest is computed: steps
-over links of other kinds, and runs in which ranks fail.
+over links of other kinds.
 `--predict` leaves out the measurements. `--overhead` measures the exchange of 124M gradients
 alone: steps on two ranks that sleep for a second instead of computing.
 """
@@ -15,13 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-from scaling_model import Cluster, Link, best_interval, fit, simulate
 
 from mlx_gateloop.distributed.hosts import free_ports
 from mlx_gateloop.io.tables import markdown_table
@@ -29,10 +27,25 @@ from mlx_gateloop.io.tables import markdown_table
 SIZES = (1 << 10, 1 << 18, 1 << 22, 62_000_000)  # float32
 TURNS = 9
 GRADIENT = 2 * 124e6  # bytes, of 124M parameters in bfloat16
-STEPS = 1 << 19  # in a simulated run
-FAILURE = 10 * 86400  # mean seconds between two failures of a machine: assumed
 COMPUTE = 1.0  # seconds of a step on one rank, whatever the number of ranks
 FORWARD = 1 / 3  # the forward pass's share of them
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection between two ranks of a ring."""
+
+    latency: float  # seconds from one rank to the next, whatever is sent
+    bandwidth: float  # bytes per second
+
+    def exchange(self, num_bytes: float, ranks: int) -> float:
+        """Seconds of a sum over a ring, in which each of n ranks sends 2 (n - 1) / n of the bytes.
+
+        t = 2 (n - 1) (latency + bytes / n / bandwidth)
+        """
+        return 2 * (ranks - 1) * (self.latency + num_bytes / ranks / self.bandwidth)
+
+
 LINKS = {  # nominal bandwidths with 10% off, and common latencies: assumed, not measured
     "Ethernet, 1 Gb/s": Link(2e-4, 0.9 * 1e9 / 8),
     "Ethernet, 10 Gb/s": Link(1e-4, 0.9 * 10e9 / 8),
@@ -133,41 +146,23 @@ def tokens_per_second(ranks: int, config: str) -> float:
     return float(found[1].replace(",", ""))
 
 
-def measure(config: str) -> Link:
+def measure(config: str) -> None:
     measured = [row for ranks in (2, 4) for row in exchanges(ranks)]
-    link = fit(measured)
-    rows = [
-        [f"{size:,.0f}", str(n), f"{1e3 * t:.2f}", f"{1e3 * link.exchange(size, n):.2f}"]
-        for size, n, t in measured
-    ]
-    print(markdown_table(["bytes", "ranks", "ms", "ms, fitted"], rows))
-    print(f"\nfitted: {1e6 * link.latency:.0f} us and {link.bandwidth / 1e9:.2f} GB/s\n")
+    rows = [[f"{size:,.0f}", str(n), f"{1e3 * t:.2f}"] for size, n, t in measured]
+    print(markdown_table(["bytes", "ranks", "ms"], rows) + "\n")
     turns = [[tokens_per_second(ranks, config) for ranks in (1, 2, 4)] for _ in range(3)]
     speeds = [max(column) for column in zip(*turns, strict=True)]
     rows = [[str(n), f"{s:,.0f}"] for n, s in zip((1, 2, 4), speeds, strict=True)]
     print(markdown_table(["ranks here", "tokens/s"], rows) + "\n")
-    return link
 
 
-def predict(link: Link | None) -> None:
-    links = LINKS | ({"loopback, as fitted": link} if link else {})
+def predict() -> None:
     ranks = (2, 4, 8, 16, 32, 64)
     rows = []
-    for name, of in links.items():
-        shares = [COMPUTE / (COMPUTE + of.exchange(GRADIENT, n)) for n in ranks]
+    for name, link in LINKS.items():
+        shares = [COMPUTE / (COMPUTE + link.exchange(GRADIENT, n)) for n in ranks]
         rows.append([name, *(f"{100 * share:.0f}%" for share in shares)])
-    print(markdown_table(["share of a step that computes", *map(str, ranks)], rows) + "\n")
-    rows = []
-    for n in ranks:
-        exchange = LINKS["Ethernet, 10 Gb/s"].exchange(GRADIENT, n)
-        cluster = Cluster(n, COMPUTE, 0.05, exchange, FAILURE, save=5.0, restart=150.0)
-        steps = best_interval(cluster, STEPS, runs=3)
-        ideal = simulate(replace(cluster, spread=0.0, failure=1e15, save=0.0), STEPS, STEPS, 0)
-        lost = simulate(cluster, STEPS, steps, seed=9) / ideal - 1
-        row = [f"{exchange:.2f}", f"{steps:,}", f"{cluster.young:,.0f}", f"{100 * lost:.0f}%"]
-        rows.append([str(n), *row])
-    header = ["ranks", "exchange, s", "steps between checkpoints", "seconds, by Young", "lost"]
-    print(markdown_table(header, rows))
+    print(markdown_table(["share of a step that computes", *map(str, ranks)], rows))
 
 
 if __name__ == "__main__":
@@ -183,4 +178,6 @@ if __name__ == "__main__":
         rows = [[n, *(f"{t:.2f}" for t in ts)] for n, ts in on_ranks(2, "overheads").items()]
         print(markdown_table(["exchange", "s beside the second, best", "median"], rows))
     else:
-        predict(None if arguments.predict else measure(arguments.config))
+        if not arguments.predict:
+            measure(arguments.config)
+        predict()
