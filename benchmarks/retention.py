@@ -135,8 +135,7 @@ def spearman(left: np.ndarray, right: np.ndarray) -> float:
 
 def _ranks(values: np.ndarray) -> np.ndarray:
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: np.ndarray = (counts.cumsum() - (counts - 1) / 2)[which]
-    return ranks
+    return (counts.cumsum() - (counts - 1) / 2)[which]
 
 
 def correlations(model: Any, ids: np.ndarray, targets: np.ndarray) -> dict[Any, np.ndarray]:

@@ -101,12 +101,11 @@ class Visitor:
         return True
 
     def token(self) -> bool:
-        found: bool = self.page.evaluate(
+        return self.page.evaluate(
             "share => { const all = document.querySelectorAll('#chat-view .text span'),"
             " one = all[Math.floor(share * all.length)]; one?.click(); return Boolean(one) }",
             self.random.random(),
         )
-        return found
 
     def retry(self) -> bool:
         return self._button("Retry")
@@ -135,12 +134,11 @@ class Visitor:
 
     def open(self) -> bool:
         """Open a conversation of the list; all are saved by themselves."""
-        found: bool = self.page.evaluate(
+        return self.page.evaluate(
             "share => { const all = document.querySelectorAll('#saved tbody tr'),"
             " one = all[Math.floor(share * all.length)]; one?.click(); return Boolean(one) }",
             self.random.random(),
         )
-        return found
 
     def delete(self) -> bool:
         return bool(self.page.evaluate(CLICK, "#delete:enabled"))

@@ -67,8 +67,7 @@ def forgets(trace: Trace) -> np.ndarray:
     """
     sizes = np.concatenate([trace.magnitude(layer) for layer in range(trace.layers)], 1)
     remember = np.log(sizes).mean(0) >= np.log(KEPT)
-    share: np.ndarray = (sizes[:, remember] < KEPT).mean(1)
-    return share
+    return (sizes[:, remember] < KEPT).mean(1)
 
 
 def marked(original: list[str], other: list[str]) -> list[list[list[Any]]]:

@@ -235,10 +235,9 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 def plain_ids(tokenizer: Any, text: str) -> list[int]:
     """Encode a text without the tokens around it; what looks like a special token stays text."""
-    ids: list[int] = tokenizer.encode(
+    return tokenizer.encode(
         text, add_special_tokens=False, split_special_tokens=True, verbose=False
     )
-    return ids
 
 
 def start_ids(tokenizer: Any) -> list[int]:

@@ -45,8 +45,7 @@ class ChatTokenizer:
 
     def get_vocab(self) -> dict[str, int]:
         """Return all tokens, whose hash is in state files."""
-        vocabulary: dict[str, int] = self._tokenizer.get_vocab()
-        return vocabulary
+        return self._tokenizer.get_vocab()
 
     def special_ids(self) -> tuple[int | None, list[int], list[int]]:
         """Return the tokens for an empty text, for the end of an answer, and all special tokens."""

@@ -73,8 +73,7 @@ def correlations(values: np.ndarray, features: np.ndarray) -> np.ndarray:
     features = features - features.mean(-1, keepdims=True)
     products: np.ndarray = np.einsum("...tc,ft->f...c", values, features)
     norms = np.multiply.outer(np.linalg.norm(features, axis=-1), np.linalg.norm(values, axis=-2))
-    found: np.ndarray = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
-    return found
+    return np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
 
 
 def best(chosen_by: np.ndarray, elsewhere: np.ndarray) -> Iterator[Found]:

@@ -65,5 +65,4 @@ def _windows(samples: Samples, count: int) -> np.ndarray:
     """The last inputs plus 1 at each asked position, `[asked, count]`; 0 is before the start."""
     digits = np.pad(samples.inputs + 1, ((0, 0), (count - 1, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(digits, count, axis=1)
-    asked: np.ndarray = windows[samples.asked]
-    return asked
+    return windows[samples.asked]

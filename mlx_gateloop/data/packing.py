@@ -138,8 +138,7 @@ class Batches:
         order = generator.permutation(self._windows)
         if self.carries:  # row r of each batch is in the r-th part of the stream
             order = np.arange(windows).reshape(self.batch_size, -1).T.reshape(-1)
-        starts: np.ndarray = offset + self.length * order
-        return starts
+        return offset + self.length * order
 
 
 class DocumentBatches:

@@ -28,8 +28,7 @@ class Samples:
     @property
     def asked(self) -> np.ndarray:
         """The mask of scored positions, bool `[N, L]`."""
-        mask: np.ndarray = self.targets != UNASKED
-        return mask
+        return self.targets != UNASKED
 
 
 @dataclass(frozen=True)

@@ -93,8 +93,7 @@ class World:
 
     def broadcast(self, make: Callable[[], T], purpose: str) -> T:
         """The JSON value that the first rank makes, on all ranks."""
-        value: T = self.gather(make() if self.is_first else None, purpose)[0]
-        return value
+        return self.gather(make() if self.is_first else None, purpose)[0]
 
     def any(self, flag: bool, purpose: str) -> bool:
         """Tell if the flag is set on any rank."""

@@ -198,8 +198,7 @@ class Body(nn.Module):
             x = block(x, *context)
         if cache is not None and mask is not None and starts is None:
             advance(cache, tokens.shape[1])
-        y: mx.array = self.norm(x)
-        return y
+        return self.norm(x)
 
 
 class LanguageModel(nn.Module):
@@ -222,8 +221,7 @@ class LanguageModel(nn.Module):
 
     @property
     def layers(self) -> list[Any]:
-        layers: list[Any] = self.model.layers
-        return layers
+        return self.model.layers
 
     def make_cache(self) -> list[Cache]:
         """Make one mlx-lm cache per layer: a float32 state, and the inputs of a convolution."""

@@ -100,8 +100,7 @@ def _chunk(
 
 def padding_mask(cache: Cache, steps: int) -> mx.array | None:
     """Mark the next tokens that are not padding; None if all are."""
-    mask: mx.array | None = create_ssm_mask(mx.zeros((1, steps)), cache)
-    return mask
+    return create_ssm_mask(mx.zeros((1, steps)), cache)
 
 
 def padding_and_starts(mask: Mask) -> tuple[Mask, None]:

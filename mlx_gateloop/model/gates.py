@@ -34,8 +34,7 @@ class StateTransitionLinear(nn.Linear):
             super().__setattr__(name, value)
 
     def __call__(self, x: mx.array) -> mx.array:
-        y: mx.array = super().__call__(x.astype(mx.float32))
-        return y
+        return super().__call__(x.astype(mx.float32))
 
 
 def projection(cls: type[nn.Linear], inputs: int, outputs: int, bias: bool) -> nn.Linear:

@@ -36,8 +36,7 @@ def _stored(layer: Any) -> ops.Stored:
 def _product(layer: Any, x: mx.array) -> mx.array:
     if isinstance(layer, KINDS) and ops.must_expand(x, _stored(layer)):
         return ops.expanding_linear(x, _stored(layer))
-    y: mx.array = layer.as_linear(x) if hasattr(layer, "as_linear") else layer(x)
-    return y
+    return layer.as_linear(x) if hasattr(layer, "as_linear") else layer(x)
 
 
 def can_keep_short() -> bool:

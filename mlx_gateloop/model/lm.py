@@ -124,8 +124,7 @@ class GateLoopModel(nn.Module):
             x = block(x, mask, layer_cache)
         if cache is not None and padding is not None and starts is None:
             advance(cache, length)
-        y: mx.array = self.norm(x)
-        return y
+        return self.norm(x)
 
 
 def padding_mask(cache: Cache, steps: int) -> mx.array | None:

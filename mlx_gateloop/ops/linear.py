@@ -16,8 +16,7 @@ def linear(x: mx.array, layers: list[Stored]) -> list[mx.array] | None:
     extension = extension_on_cpu()
     if extension is None or not 0 < x.size <= MAX_ROWS * x.shape[-1]:
         return None
-    y: list[mx.array] | None = extension.linear(x, layers)
-    return y
+    return extension.linear(x, layers)
 
 
 def must_expand(x: mx.array, layer: Stored) -> bool:

@@ -29,8 +29,7 @@ def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.
     fits = x.size > 0 and weight.shape == bias.shape == x.shape[-1:]
     if extension is None or not fits or {a.dtype for a in (x, weight, bias)} != {mx.float32}:
         return mx.fast.layer_norm(x, weight, bias, eps)
-    y: mx.array = extension.layer_norm(x, weight, bias, eps)
-    return y
+    return extension.layer_norm(x, weight, bias, eps)
 
 
 def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
@@ -43,13 +42,11 @@ def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
     if extension is None or logits.size == 0:
         return nn.losses.cross_entropy(logits, targets)
     # uint64 beyond int64 becomes negative, which is as wrong
-    loss: mx.array = extension.cross_entropy(logits, targets.astype(mx.int64))
-    return loss
+    return extension.cross_entropy(logits, targets.astype(mx.int64))
 
 
 def _pointwise(name: str, otherwise: Callable[[mx.array], mx.array], x: mx.array) -> mx.array:
     extension = extension_on_cpu()
     if extension is None or x.dtype not in FLOATS:
         return otherwise(x)
-    y: mx.array = getattr(extension, name)(x)
-    return y
+    return getattr(extension, name)(x)

@@ -262,8 +262,7 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, object]:
         """The resolved configuration as plain YAML values; `load` reads it back equal."""
-        tree: dict[str, object] = TypeAdapter(TrainConfig).dump_python(self, mode="json")
-        return tree
+        return TypeAdapter(TrainConfig).dump_python(self, mode="json")
 
 
 def _override(tree: dict[str, Any], key: str, value: Any, source: str) -> None:

@@ -38,8 +38,7 @@ def start_sum(world: World, gradient: Tree, dtype: mx.Dtype) -> Callable[[], Tre
         for leaves in summed:
             with world.waiting("exchange of gradients"):
                 mx.eval(leaves)
-        tree: Tree = tree_unflatten(list(chain(*summed))[::-1])
-        return tree
+        return tree_unflatten(list(chain(*summed))[::-1])
 
     return finish
 

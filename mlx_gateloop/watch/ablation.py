@@ -191,8 +191,7 @@ def _max_tokens(model: nn.Module) -> int:
 
 def _outputs(model: nn.Module) -> int:
     """Return the number of ids that a model predicts, without computing anything."""
-    outputs: int = model(mx.zeros((1, 1), mx.int32), model.make_cache()).shape[-1]
-    return outputs
+    return model(mx.zeros((1, 1), mx.int32), model.make_cache()).shape[-1]
 
 
 def _surprises(logits: mx.array, following: np.ndarray) -> np.ndarray:

@@ -54,8 +54,7 @@ def state_norms(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
     A is the diagonal of the decays; the result is float64 `[tokens]`.
     """
     left = np.exp(-sums_from(rate[1:]).astype(np.float32)) * _written(rate, reads)
-    norm: np.ndarray = np.sqrt(np.einsum("mhk,mhk->m", left, left).astype(np.float64))
-    return norm
+    return np.sqrt(np.einsum("mhk,mhk->m", left, left).astype(np.float64))
 
 
 def shares_from(rate: np.ndarray, reads: dict[str, np.ndarray], start: int) -> Iterator[np.ndarray]:

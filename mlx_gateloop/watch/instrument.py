@@ -206,8 +206,7 @@ def _reporting_method(layer: Layer, method: Callable[..., Any], hook: Hook) -> C
 def _given(function: Callable[..., Any], args: Any, options: Any) -> dict[str, Any]:
     """Return the arguments of a call by name."""
     parameters, defaults, _ = _signature(function)
-    given: dict[str, Any] = defaults | dict(zip(parameters, args, strict=False)) | options
-    return given
+    return defaults | dict(zip(parameters, args, strict=False)) | options
 
 
 @lru_cache(64)

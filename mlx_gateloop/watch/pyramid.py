@@ -71,8 +71,7 @@ class Pyramid:
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return `[tokens, width]`; the tokens of a group share its sum evenly."""
         rows, tokens = self.stored(start, stop)
-        even: np.ndarray = np.repeat(rows / tokens[:, None].astype(np.float32), tokens, 0)
-        return even
+        return np.repeat(rows / tokens[:, None].astype(np.float32), tokens, 0)
 
     def _add(self, level: int, rows: np.ndarray, tokens: np.ndarray) -> None:
         size = self._sizes[level]
@@ -156,5 +155,4 @@ def _grown(array: np.ndarray, rows: int, max_rows: int) -> np.ndarray:
 
 def wrapped(angle: np.ndarray) -> np.ndarray:
     """Wrap angles to (-pi, pi]."""
-    turned: np.ndarray = angle - 2 * np.pi * np.ceil(angle / (2 * np.pi) - 0.5)
-    return turned
+    return angle - 2 * np.pi * np.ceil(angle / (2 * np.pi) - 0.5)

@@ -49,8 +49,7 @@ class Trace(Storage):
 
     def magnitude(self, layer: int, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return |a|, float32 `[tokens, channels]`."""
-        magnitude: np.ndarray = np.exp(-self.rate(layer, start, stop))
-        return magnitude
+        return np.exp(-self.rate(layer, start, stop))
 
     def columns(self, layer: int, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Encode magnitude and phase in 8 bits for display, uint8 `[tokens, 2, channels]`.
@@ -61,8 +60,7 @@ class Trace(Storage):
         rate = np.clip(self.rate(layer, start, stop), LOW, HIGH)
         level = np.log(rate / LOW) / np.log(HIGH / LOW)
         turns = self.phase(layer, start, stop) / (2 * np.pi) + 0.5
-        encoded: np.ndarray = np.rint(np.stack([level, turns], 1) * 255).astype(np.uint8)
-        return encoded
+        return np.rint(np.stack([level, turns], 1) * 255).astype(np.uint8)
 
     def averages(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Average |a| over channels, float32 `[tokens, layers]`; the paper averages layers too."""
@@ -235,5 +233,4 @@ class Trace(Storage):
 def _between(shares: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Interpolate the shares of all tokens geometrically between the stored ones."""
     logs = np.log(np.maximum(shares, np.finfo(np.float64).tiny))
-    every: np.ndarray = np.exp(np.interp(np.arange(known[-1] + 1), known, logs)).astype(np.float32)
-    return every
+    return np.exp(np.interp(np.arange(known[-1] + 1), known, logs)).astype(np.float32)

@@ -34,8 +34,7 @@ class Ranks(nursery.Nursery):
         return self._pids
 
     def wait(self):
-        codes: list[int] = self.ask(wait_for=self._pids)
-        return codes
+        return self.ask(wait_for=self._pids)
 
     def run(self, size, *words, **options):
         self.start(size, *words, **options)

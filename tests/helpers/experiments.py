@@ -1,7 +1,6 @@
 """Experiments of seconds, and what they wrote."""
 
 import json
-from typing import Any
 
 from mlx_gateloop.experiments.presets import PRESETS
 
@@ -25,8 +24,7 @@ def tuned(**others):
 
 
 def raw_results(out):
-    tree: dict[str, Any] = json.loads((out / "results.json").read_text())
-    return tree
+    return json.loads((out / "results.json").read_text())
 
 
 def results(out):
