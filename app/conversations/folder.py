@@ -1,7 +1,7 @@
 """A folder of saved conversations, one file each; the file's name is the title."""
 
 import os
-import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +14,7 @@ from ..generation.prefix_cache import PrefixCache
 from . import file
 from .file import Messages
 
-NAME = re.compile(r"[^\W_][\w .-]{0,59}")
-OTHER = re.compile(r"[^\w.-]+")
+LONGEST = 60  # characters of a name
 SUFFIX = ".safetensors"
 DELETED = "deleted"  # folder of the last conversations that were deleted
 KEPT_DELETED = 20
@@ -129,7 +128,7 @@ class ConversationFolder:
                 status = path.stat()
             except (OSError, RuntimeError):  # deleted meanwhile, or a link to itself
                 continue
-            if inside and NAME.fullmatch(path.stem):
+            if inside and _is_name(path.stem):
                 found.append((status.st_mtime_ns, path, status.st_size))
         return [(path, size) for _, path, size in sorted(found, reverse=True)]
 
@@ -139,8 +138,10 @@ class ConversationFolder:
         return self._path(name)
 
     def _path(self, name: str) -> Path:
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise InputError("A title has at most 60 letters, digits, spaces, dots and dashes.")
+        if not isinstance(name, str) or not _is_name(name):
+            raise InputError(
+                f"A title has at most {LONGEST} letters, digits, spaces, dots and dashes."
+            )
         return self.folder / f"{name}{SUFFIX}"
 
     def _free(self, path: Path) -> Path:
@@ -155,8 +156,19 @@ class ConversationFolder:
 def title(messages: Messages) -> str:
     """Make a name from the first message."""
     first = next((m["content"] for m in messages if m["role"] == "user"), "")
-    words = OTHER.sub(" ", first[:200]).strip(" ._-")[:48].strip(" ._-")
-    return words if NAME.fullmatch(words) else "Conversation"
+    words = " ".join("".join(c if _fits(c) else " " for c in first[:200]).split())
+    words = words.strip(" ._-")[:48].strip(" ._-")
+    return words if _is_name(words) else "Conversation"
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= LONGEST and text[0].isalnum() and all(map(_fits, text))
+
+
+def _fits(character: str) -> bool:
+    """Tell if a name may have a character: many scripts write vowels as marks on letters."""
+    is_mark = unicodedata.category(character).startswith("M")
+    return is_mark or character.isalnum() or character in " ._-"
 
 
 def _version(path: Path) -> int:

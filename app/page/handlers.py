@@ -192,7 +192,8 @@ class Handlers:
             view = view_state(run)
             if view and "hint" not in view:
                 view |= common_prefix(run, earlier)
-        return messages, escape_history(messages), view, self.status(session, run)
+        offered = offers(run, self.engine.models) if run is not None else ()
+        return messages, escape_history(messages, offered), view, self.status(session, run)
 
     async def clear(self, session: str) -> tuple[object, ...]:
         """Start a new conversation, and return its outputs."""
@@ -216,6 +217,9 @@ class Handlers:
         end = time.monotonic() + LEAVING_SECONDS
         while run is not None and not run.done and time.monotonic() < end:
             await asyncio.sleep(0.05)
+        if run is not None and not run.done:  # a copy of a tab that is still open
+            self.sessions.close(kept)
+            return gr.skip(), session, *[gr.skip()] * 4
         return kept, kept, *self._outputs(kept, *self.sessions.get(kept))
 
     def forget(self, session: str) -> None:

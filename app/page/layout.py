@@ -99,7 +99,7 @@ def _completion(handlers: Handlers, controls: Controls) -> gr.Textbox:
             gr.Examples(texts, box, label="Try", example_labels=list(TEXT_EXAMPLES))
             here = gr.Slider(0, 2, 0.7, step=0.05, label="Temperature", elem_id="temperature-here")
             gr.HTML(
-                html_template="<h3>Likeliest next words at this temperature</h3><ol></ol>",
+                html_template="<h3>Shares among the 8 likeliest next words</h3><ol></ol>",
                 js_on_load=scripts.call("next_words", "attach", "element"),
                 elem_id="next-words",
             )

@@ -1,5 +1,6 @@
 """State files of `gateloop read` and `tune`: a list, an upload by drag and drop, and a line."""
 
+import json
 from typing import Any
 
 import gradio as gr
@@ -26,7 +27,7 @@ def state_picker(handlers: Handlers, model: gr.Dropdown, tab: str, title: str) -
     with gr.Accordion(title, open=False, elem_id=f"{tab}-states"):
         names = list(models.state_files())
         chosen = gr.Dropdown([("None", ""), *names], value="", label="State", visible=bool(names))
-        attach = scripts.call("state_drop", "attach", "element", "props")
+        attach = scripts.call("state_drop", "attach", "element", "props", "trigger")
         dropped = gr.HTML(html_template=DROP, js_on_load=attach, elem_classes="state-drop")
         line = gr.HTML("")
 
@@ -39,9 +40,9 @@ def state_picker(handlers: Handlers, model: gr.Dropdown, tab: str, title: str) -
         except InputError as error:
             return None, note(public_line(str(error)))
         kind = f"{work.result:,} tokens read" if work.result else "a tuned state"
-        return given, note(f"{file.name}: {kind}")
+        return json.dumps(given), note(f"{file.name}: {kind}")  # gr.JSON would parse a name
 
-    for event, source in ((chosen.input, chosen), (dropped.change, dropped)):
+    for event, source in ((chosen.input, chosen), (dropped.input, dropped)):
         event(check, [source, model], [state, line], **QUICK)
     # in the browser: a server's answer could come after that to a file dropped meanwhile
     model.change(None, None, [state, chosen, line], js="() => [null, '', '']", **PRIVATE)

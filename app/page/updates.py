@@ -96,7 +96,9 @@ class Updates:
         stop = bisect_right(words, until, key=lambda word: word.stop)
         return {
             "start": start,
-            "words": [[w.message, w.begin, w.text, w.sentence, w.stop] for w in words[start:stop]],
+            "words": [
+                [w.message, w.begin, w.text, w.sentence, w.first, w.stop] for w in words[start:stop]
+            ],
             "strengths": base64_of(strengths(trace, until - 1, words[:stop])),
             "answer": sum(span.role != "system" for span in run.message_spans) - 1,
         }

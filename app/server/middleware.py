@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .failed_logins import FailedLogins
@@ -89,12 +89,13 @@ class SecurityMiddleware:
             full = {**scope, "root_path": self.root_path, "path": path}
             await self.app(full, receive, send_checked)
         except HTTPException as refusal:
-            answer = PlainTextResponse(refusal.detail, refusal.status_code, {"connection": "close"})
+            answer = JSONResponse({"error": refusal.detail}, refusal.status_code)  # Gradio shows it
+            answer.headers["connection"] = "close"
             await answer(scope, receive, send_checked)
         except Exception:
             LOG.exception("a request failed")
             if not started:
-                answer = PlainTextResponse(FAILED, 500)
+                answer = JSONResponse({"error": FAILED}, 500)
                 await answer(scope, receive, send_checked)
             elif not ended:
                 await send({"type": "http.response.body", "body": b""})

@@ -1,4 +1,5 @@
-const MESSAGES = "[data-testid=user] .chatbot, [data-testid=bot] .chatbot";
+// An edit box takes the place of its message.
+const MESSAGES = "[data-testid=user] .chatbot, [data-testid=bot] .chatbot, textarea";
 
 /** The messages of gr.Chatbot as texts; Gradio replaces their elements while they stream. */
 export class ChatText {

@@ -23,9 +23,8 @@ export class ChatWords {
     });
     document.addEventListener("box", ({ target, detail: { first, stop, ...box } }) => {
       if (!target.closest("#chat-view")) return;
-      const inside = this.words.map((word, n) => [this.words[n - 1]?.stop ?? 0, word.stop]);
-      const chosen = (n) => inside[n][0] < stop && inside[n][1] > first;
-      const found = [...inside.keys()].filter(chosen);
+      const chosen = (n) => this.words[n].first < stop && this.words[n].stop > first;
+      const found = [...this.words.keys()].filter(chosen);
       if (found.length) this.choose({ first: found[0], stop: found.at(-1) + 1, ...box });
     });
     document.addEventListener("selected", ({ target, detail: token }) => {

@@ -9,12 +9,12 @@ export function tempered(candidates, temperature) {
   return candidates.map(([text], i) => [text, weights[i] / sum]);
 }
 
-/** Show the likeliest next words of the completion, as the temperature changes. */
+/** Show shares among the likeliest next words of the completion, as the temperature changes. */
 export function attach(element) {
   const list = element.querySelector("ol");
-  let temperature = 0.7;
   let candidates = [];
-  const show = () => {
+  const slider = () => document.querySelector("#temperature-here input")?.valueAsNumber ?? 1;
+  const show = (temperature = slider()) => {
     list.replaceChildren(...candidateItems(tempered(candidates, temperature)));
     element.hidden = !candidates.length;
   };
@@ -25,8 +25,7 @@ export function attach(element) {
   });
   document.addEventListener("input", ({ target }) => {
     if (!target.closest("#temperature, #temperature-here")) return;
-    temperature = target.valueAsNumber;
-    show();
+    show(target.valueAsNumber);
   });
   show();
 }

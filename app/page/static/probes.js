@@ -55,6 +55,7 @@ export class Probes {
     };
     if (!bars.value || memory.selected === null) return show(null, "");
     if (bars.value === "part") {
+      show(null, "Leaving out each channel in turn …");
       const answer = memory.selected && (await this.#ask(CHANNELS));
       if (!answer) return;
       if (answer.error) return show(null, answer.error);
@@ -69,6 +70,7 @@ export class Probes {
     const marked = pieces.map(({ text }) => +(pattern ? pattern.test(text) : text === same));
     const found = following(recording.columns[layer], marked);
     const most = found.reduce((best, r, i) => (Math.abs(r) > Math.abs(found[best]) ? i : best), 0);
-    show(found, `channel ${most} follows most: correlation ${found[most].toFixed(2)}`);
+    const line = `channel ${most} follows most: correlation ${found[most].toFixed(2)}`;
+    show(found, marked.includes(1) ? line : "This text has none.");
   }
 }

@@ -1,16 +1,19 @@
 /**
  * Words as the server counts them.
- * @typedef {{message: number, begin: number, text: string, sentence: number, stop: number}} Word
- *     Number of its message, offset there in UTF-16 units; its sentence; the token after its last.
+ * @typedef {{message: number, begin: number, text: string, sentence: number, first: number,
+ *     stop: number}} Word
+ *     Number of its message, offset there in UTF-16 units; its sentence; its first token, and the
+ *     one after its last.
  * @typedef {{first: number, stop: number}} Choice A range of words, its end excluded.
  */
 
 /** Make a word from the server's array. @returns {Word} */
-export const word = ([message, begin, text, sentence, stop]) => ({
+export const word = ([message, begin, text, sentence, first, stop]) => ({
   message,
   begin,
   text,
   sentence,
+  first,
   stop,
 });
 

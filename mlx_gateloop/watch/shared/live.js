@@ -194,13 +194,20 @@ class Page {
   async #say(text) {
     this.find("prompt").value = "";
     this.find("forget").hidden = true;
-    const [temperature, seed] = ["temperature", "seed"].map(
-      (name) => this.find(name).valueAsNumber || 0,
+    const [temperature, seed] = ["temperature", "seed"].map((name) =>
+      Math.max(0, this.find(name).valueAsNumber || 0),
     );
-    await this.writing.call("say", { prompt: text, temperature, seed }, (shown) => {
+    let read = false;
+    const show = (shown) => {
+      read = true;
       this.live.add(shown);
       this.view.show(this.live);
-    });
+    };
+    try {
+      await this.writing.call("say", { prompt: text, temperature, seed }, show);
+    } finally {
+      if (!read) this.find("prompt").value = text;
+    }
   }
 
   async #clear() {

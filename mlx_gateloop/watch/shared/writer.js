@@ -17,12 +17,13 @@ export class Writer {
   /** Read what a user types, a message if the model chats. Yields after each token. */
   *say(text) {
     const { chat } = this.page;
-    if (!chat) return yield* this.#read(this.tokenizer.encode(text), "prompt");
-    const [before, between, after] = chat;
-    const special = (part) => this.tokenizer.encode(part, true);
-    yield* this.#read(special(this.ids.length ? between : before), "special");
-    yield* this.#read(this.tokenizer.encode(text), "prompt");
-    yield* this.#read(special(after), "special");
+    const prompt = this.tokenizer.encode(text);
+    const around = chat ? [this.ids.length ? chat[1] : chat[0], chat[2]] : ["", ""];
+    const [start, end] = around.map((part) => (part ? this.tokenizer.encode(part, true) : []));
+    this.#require(start.length + prompt.length + end.length); // before it reads a part
+    yield* this.#read(start, "special");
+    yield* this.#read(prompt, "prompt");
+    yield* this.#read(end, "special");
   }
 
   /** Continue the text until it ends or has `maxTokens` more. Yields after each token. */
@@ -35,9 +36,13 @@ export class Writer {
     }
   }
 
-  *#read(tokens, kind) {
-    if (this.ids.length + tokens.length > MAX_TOKENS)
+  #require(count) {
+    if (this.ids.length + count > MAX_TOKENS)
       throw new Error(`A text has at most ${MAX_TOKENS} tokens here; begin another one.`);
+  }
+
+  *#read(tokens, kind) {
+    this.#require(tokens.length);
     for (const token of tokens) {
       this.output = this.model.step(token, this.state, this.memory);
       this.ids.push(token);

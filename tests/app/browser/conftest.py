@@ -142,6 +142,10 @@ def endless_models(tmp_path_factory):
         )
         never_end(model, tokenizer)
         gl.save(model, tokenizer, folder / name)
+        if name == "a":
+            state = gl.State(model.make_cache())
+            state.read(model, [7, 8, 9])
+            gl.write_state(folder / "calm.state", gl.State(state.cache), *gl.load(folder / name))
     # Pieces of a text that stays as it is: a random model's answers depend on every word.
     pieces = train_tokenizer([(ROOT / "LICENSE").read_text("utf-8")], 400)
     pieces.chat_template = CHAT_TEMPLATE

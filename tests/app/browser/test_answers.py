@@ -4,8 +4,6 @@ import json
 
 from mlx_gateloop.app.page import scripts
 
-import mlx_gateloop as gl
-
 from .test_words import WORDS, click_word, forget, painted, status, until
 
 STOP = "#stop-text :is(textarea, input)"
@@ -105,10 +103,7 @@ def test_grey_buttons_say_why_and_the_box_stays_in_sight(answered):
 
 
 def test_a_conversation_speaks_as_a_tuned_state(seeded, endless_models, tmp_path):
-    page, model, tokenizer = seeded, *gl.load(endless_models / "a")
-    state = gl.State(model.make_cache())
-    state.read(model, [7, 8, 9])
-    gl.write_state(tmp_path / "calm.state", gl.State(state.cache), model, tokenizer)
+    page = seeded
     (tmp_path / "bad.state").write_bytes(b"no state" * 9)
     picker = page.tab.locator("#chat-states")
     picker.get_by_role("button", name="Speaks as").click()
@@ -116,9 +111,21 @@ def test_a_conversation_speaks_as_a_tuned_state(seeded, endless_models, tmp_path
     page.tab.evaluate(scripts.call("state_drop", "attach.toString"))  # imported, it listens
 
     def drop(name, line):
-        picker.locator("input[type=file]").set_input_files(tmp_path / name)
+        folder = endless_models if name == "calm.state" else tmp_path
+        picker.locator("input[type=file]").set_input_files(folder / name)
         picker.get_by_role("status").filter(has_text=line).wait_for()
 
+    def pick(name):
+        picker.get_by_label("State", exact=True).click()
+        page.tab.get_by_role("option", name=name, exact=True).click()
+
+    pick("calm.state")
+    picker.get_by_role("status").filter(has_text="calm.state: a tuned state").wait_for()
+    page.answer("listed words")
+    page.tab.locator("#chat-status").get_by_text("speaks as calm.state").wait_for()
+    drop("calm.state", "calm.state: a tuned state")
+    pick("None")
+    picker.get_by_role("status").wait_for(state="hidden")
     drop("calm.state", "calm.state: a tuned state")
     page.answer("calm words")
     speaks = page.tab.locator("#chat-status").get_by_text("speaks as calm.state")

@@ -3,6 +3,11 @@
 from helpers.browser import has, view
 
 SPECIAL = '<b> & "x" ${1} &lt; `y`'
+PLACED = """() => {
+  const { words, text } = document.querySelector('#chat-words .gw').words;
+  const shown = words.filter((w) => w.message > 0 && text.shows(w));
+  return shown.length > 0 && shown.every((w) => String(text.range(w)) === w.text);
+}"""
 ON_TOP = """() => {
   const element = document.querySelector('#chat [data-testid=user] .chatbot');
   const box = element.getBoundingClientRect();
@@ -77,6 +82,7 @@ def test_an_edited_message_is_sent_by_enter_and_shown_as_it_was_typed(page):
     for key in ("Escape", "Enter"):
         page.tab.get_by_label("Edit").first.click()
         assert box.input_value() == SPECIAL
+        page.tab.wait_for_function(PLACED)  # though the box takes the place of a message
         box.fill(f"{SPECIAL}&amp;</b>")
         box.press(key)
         box.wait_for(state="detached")

@@ -85,6 +85,7 @@ def test_rename_delete_and_restore_lose_nothing(saved, monkeypatch):
         ("What does `str.split` do?", "What does str.split do"),
         ("  ../../etc/passwd", "etc passwd"),
         ("…", "Conversation"),
+        ("हिन्दी में, cafe\u0301!", "हिन्दी में cafe\u0301"),  # marks on letters
         ("word " * 40, ("word " * 10)[:48].strip()),
     ],
 )
@@ -93,7 +94,21 @@ def test_a_title_comes_from_the_first_message(text, name):
 
 
 def test_a_name_is_no_path(saved, folder):
-    wrong = ["", "../x", "a/b", "/etc/x", ".hidden", "a\n", "a\0b", "x" * 61, None, 5, ["a"]]
+    wrong = [
+        "",
+        "../x",
+        "a/b",
+        "/etc/x",
+        ".hidden",
+        "a\n",
+        "a\0b",
+        "\u0301a",
+        "a\u202eb",
+        "x" * 61,
+        None,
+        5,
+        ["a"],
+    ]
     for name in wrong:
         assert "A title has at most" in refusal(save, saved, name)
         assert "Choose a saved conversation" in refusal(saved.open, name)

@@ -238,6 +238,22 @@ def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
     assert not handlers.engine.prefix_cache.prefixes(me, *key)
 
 
+def test_a_copy_of_a_tab_that_is_answered_begins_another_chat(handlers, monkeypatch):
+    monkeypatch.setattr("mlx_gateloop.app.page.handlers.LEAVING_SECONDS", 0.1)
+    me = new_session()
+
+    async def scene():
+        updates = chat(handlers, ENDLESS, me, max_tokens=1024)
+        await anext(updates)
+        session, kept, messages, *_ = await handlers.resume(me, "copy")
+        assert (session, kept, messages) == (gr.skip(), "copy", gr.skip())
+        handlers.forget(me)
+        _, (_, answer), *_ = (await collect(updates))[-1]  # which this ended
+        assert len(answer["content"]) < 1000
+
+    asyncio.run(scene())
+
+
 def test_a_question_is_saved_before_its_answer(engine, tmp_path):
     folder = ConversationFolder(tmp_path, engine.models, engine.prefix_cache)
     handlers, me = Handlers(engine, "tiny", folder), new_session()

@@ -1,0 +1,21 @@
+import assert from "node:assert";
+import { test } from "node:test";
+import { MAX_TOKENS, Writer } from "../../../mlx_gateloop/watch/shared/writer.js";
+
+const model = { config: { num_hidden_layers: 1 }, start: () => [], step: () => [] };
+const tokenizer = { encode: (text) => Array.from(text, () => 7) };
+
+function writer(chat) {
+  const made = new Writer(model, tokenizer, { chat, stops: [], rates: [1e-6, 16] });
+  return made;
+}
+
+for (const chat of [null, ["<user>", "</answer><user>", "</user>"]])
+  test(`a message that does not fit leaves nothing behind, ${chat ? "in a chat" : "as text"}`, () => {
+    const made = writer(chat);
+    assert.throws(() => [...made.say("x".repeat(MAX_TOKENS - (chat ? 7 : -1)))], /at most 1000/);
+    assert.deepEqual([made.ids, made.kinds], [[], []]);
+    for (const _ of made.say("abc"));
+    assert.equal(made.ids.length, chat ? 16 : 3);
+    assert.equal(made.kinds.filter((kind) => kind === "prompt").length, 3);
+  });
