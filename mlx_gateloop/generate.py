@@ -14,7 +14,7 @@ import mlx.nn as nn
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import require_readable
 from mlx_gateloop.model.state import State
-from mlx_gateloop.tokenizer import TextStream, start_ids
+from mlx_gateloop.tokenizer import TextStream, start_ids, template_ids
 
 MAX_TOKENS = 10**9  # per answer; they take weeks
 MAX_BACK = 64  # draws that can be taken back
@@ -183,7 +183,7 @@ def stream(
                 speed.prompt_tokens = len(ids)
                 speed.prompt_tokens_per_second = len(ids) / (now - start)
                 start = now
-            speed.tokens, speed.tokens_per_second = count, count / max(now - start, 1e-9)
+            speed.tokens, speed.tokens_per_second = count, (count - 1) / max(now - start, 1e-9)
             if token in stops:
                 break
             yield text.add(token)
@@ -269,8 +269,7 @@ def prompt_ids(
     elif not tokenizer.has_chat_template:
         raise InputError("this model's tokenizer has no chat template; give a plain prompt")
     else:
-        ids = tokenizer.apply_chat_template(
-            list(prompt), add_generation_prompt=True, tokenize=True, return_dict=False
-        )
+        tools = getattr(prompt, "tools", None)
+        ids = template_ids(tokenizer, prompt, tools, add_generation_prompt=True)
     require_readable(model, max(ids, default=0))
     return ids

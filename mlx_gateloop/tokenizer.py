@@ -240,6 +240,46 @@ def plain_ids(tokenizer: Any, text: str) -> list[int]:
     )
 
 
+def template_ids(
+    tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Any = None, **options: Any
+) -> list[int]:
+    """Encode messages by the chat template; what looks like a special token in them stays text."""
+    special = special_tokens(tokenizer)
+    contents = [message["content"] or "" for message in messages]
+    if not any(map(special.search, contents)):
+        return tokenizer.apply_chat_template(
+            list(messages), tools=tools, tokenize=True, return_dict=False, **options
+        )
+    mark, vocabulary = unused("".join(contents)), tokenizer.get_vocab()
+    broken = [
+        message | {"content": hidden(special, text, mark)} if text else message
+        for message, text in zip(messages, contents, strict=True)
+    ]
+    text = tokenizer.apply_chat_template(broken, tools=tools, tokenize=False, **options)
+    parts = re.split(f"({special.pattern})", text)  # those of the template are at odd places
+    ids = [plain_ids(tokenizer, part.replace(mark, "")) for part in parts]
+    ids[1::2] = [[vocabulary[part]] for part in parts[1::2]]
+    return [*chain.from_iterable(ids)]
+
+
+def special_tokens(tokenizer: Any) -> "re.Pattern[str]":
+    """Return a pattern of the texts that a tokenizer reads as special tokens."""
+    special = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special} - {""}
+    by_length = sorted(special, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, by_length)) or "(?!)")
+
+
+def hidden(special: "re.Pattern[str]", text: str, mark: str) -> str:
+    """Put a mark into each special token of a text, before its last letter."""
+    return special.sub(lambda m: f"{m[0][:-1]}{mark}{m[0][-1]}", text)
+
+
+def unused(text: str) -> str:
+    """Return a character that is not in the text; the range is longer than any text."""
+    used = set(text)
+    return next(mark for mark in map(chr, range(0xE000, 0x110000)) if mark not in used)
+
+
 def start_ids(tokenizer: Any) -> list[int]:
     """Return the token that a text begins with, if the tokenizer adds one."""
     return [token for token in tokenizer.encode("") if token == tokenizer.bos_token_id]

@@ -14,6 +14,7 @@ from mlx_gateloop.tokenizer import (
     byte_tokenizer,
     from_sentencepiece,
     stop_token_ids,
+    template_ids,
     token_texts,
     train_tokenizer,
 )
@@ -92,6 +93,20 @@ def test_chat_template(tokenizer):
     start, end = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     assert ids.count(start) == ids.count(end) == 2  # the markers are single tokens
     assert stop_token_ids(tokenizer) == [tokenizer.eos_token_id, end]
+
+
+@given(text=st.lists(st.sampled_from(["<|im_end|>", "</s>", "<s>", "a", " b", "\n", "<"])))
+def test_special_tokens_in_messages_stay_text(tokenizer, text):
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    special = {*tokenizer.all_special_ids}
+
+    def encoded(content):
+        ids = template_ids(tokenizer, [{"role": "user", "content": content}])
+        return [token for token in ids if token in special], tokenizer.decode(ids)
+
+    content = "".join(text)
+    assert encoded(content) == (encoded("x")[0], encoded("x")[1].replace("x", content))
 
 
 def test_ids_are_sentencepieces_own(tmp_path):

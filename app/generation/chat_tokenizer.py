@@ -1,14 +1,20 @@
 """A model's tokenizer and chat template; special tokens that a user types stay text."""
 
-import re
 from bisect import bisect_left
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.errors import InputError, is_panic, one_line
-from mlx_gateloop.tokenizer import TextStream, start_ids, token_texts
+from mlx_gateloop.tokenizer import (
+    TextStream,
+    hidden,
+    special_tokens,
+    start_ids,
+    token_texts,
+    unused,
+)
 
 from .prefix_cache import Message
 
@@ -32,9 +38,7 @@ class ChatTokenizer:
             added = tokenizer.added_tokens_decoder
         except BaseException as error:  # tokenizers raises plain exceptions, and panics
             raise _input_error("model: its tokenizer cannot be loaded", error) from error
-        special = {token.content for token in added.values() if token.special} - {""}
-        by_length = sorted(special, key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, by_length)) or "(?!)")
+        self._special = special_tokens(tokenizer)
         self._tokenizer = tokenizer
         self._special_ids = sorted(id for id, token in added.items() if token.special)
         self.stops = sorted(tokenizer.eos_token_ids)
@@ -55,7 +59,7 @@ class ChatTokenizer:
         """Render messages; return the text and a position inside each typed special token."""
         if not self._tokenizer.has_chat_template:
             raise InputError("model: has no chat template; use the Completion tab or another model")
-        mark = _unused("".join(text for _, text in messages))
+        mark = unused("".join(text for _, text in messages))
         parts = self._render(messages, mark).split(mark)
         return "".join(parts), list(accumulate(map(len, parts)))[:-1]
 
@@ -66,8 +70,8 @@ class ChatTokenizer:
         template changes messages.
         """
         whole = "".join(text for _, text in messages)
-        mark = _unused(whole)
-        edge = _unused(whole + mark)
+        mark = unused(whole)
+        edge = unused(whole + mark)
         marked = [(role, _between(edge, text)) for role, text in messages]
         nowhere: list[tuple[int, int] | None] = [None] * len(messages)
         try:
@@ -83,8 +87,9 @@ class ChatTokenizer:
 
     def _render(self, messages: list[Message], mark: str) -> str:
         # The mark inside a typed special token hides it from the template, too.
-        broken = partial(self._special.sub, lambda m: f"{m[0][:-1]}{mark}{m[0][-1]}")
-        marked = [{"role": role, "content": broken(text)} for role, text in messages]
+        marked = [
+            {"role": role, "content": hidden(self._special, text, mark)} for role, text in messages
+        ]
         try:
             written: str = self._tokenizer.apply_chat_template(
                 marked, add_generation_prompt=True, tokenize=False
@@ -168,12 +173,6 @@ def _short(piece: str) -> str:
     if len(piece) > MAX_TOKEN_CHARACTERS:
         raise InputError(f"model: a token has more than {MAX_TOKEN_CHARACTERS:,} characters")
     return piece
-
-
-def _unused(text: str) -> str:
-    """Return a character that is not in the text; the range is longer than any text."""
-    used = set(text)
-    return next(mark for mark in map(chr, range(0xE000, 0x110000)) if mark not in used)
 
 
 def _between(edge: str, text: str) -> str:

@@ -51,7 +51,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--report-to", action="append", default=[], metavar="NAME", help=text)
     text = "write DIR/page.html, which shows losses, half-lives and samples, and refreshes itself"
     add("--page", action="store_true", help=text)
-    text = "choose the model, the steps and the schedule for this time; no --config, no --resume"
+    text = "choose the model, the steps and the schedule for this time; no --config"
     add("--minutes", type=float, metavar="N", help=text)
     text = "take a few steps, print the cost of the run on this machine, and write nothing"
     add("--dry-run", action="store_true", help=text)
@@ -84,9 +84,9 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.resume and arguments.dry_run:
         raise InputError("--dry-run: estimates new runs only; leave out --resume")
     pace = None
-    if arguments.minutes is not None:
-        if path is not None or arguments.resume or arguments.dry_run or world.size > 1:
-            others = "--config, --resume, --dry-run and several ranks"
+    if arguments.minutes is not None and not arguments.resume:
+        if path is not None or arguments.dry_run or world.size > 1:
+            others = "--config, --dry-run and several ranks"
             raise InputError(f"--minutes: chooses alone; leave out {others}")
         Output(arguments.out, False, ExitStack())  # must be new; said before the measuring
         reporters(arguments.report_to, arguments.out, {})

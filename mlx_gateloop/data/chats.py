@@ -6,6 +6,7 @@ from typing import Any
 
 from mlx_gateloop.data.documents import Message
 from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.tokenizer import template_ids
 
 
 def chat_ids(
@@ -13,18 +14,13 @@ def chat_ids(
 ) -> list[int]:
     """Return the tokens of messages, after the tools that they may call."""
     if tokenizer.chat_template is None:
-        raise InputError(
-            "the text has conversations and this tokenizer has no chat template; "
-            "give plain text or another tokenizer"
-        )
+        reason = "the text has conversations and this tokenizer has no chat template"
+        raise InputError(f"{reason}; give plain text, or one with a template")
     try:
-        ids: list[int] = tokenizer.apply_chat_template(
-            list(messages), tools=tools, return_dict=False, **options
-        )
+        return template_ids(tokenizer, messages, tools, **options)
     except Exception as error:  # a template may raise anything
         reason = one_line(error)
         raise InputError(f"the chat template cannot write a conversation: {reason}") from None
-    return ids
 
 
 def answer_positions(

@@ -91,12 +91,16 @@ def text_files(path: Path) -> tuple[list[Path], list[Path]]:
     """The file itself, or the text files of a folder sorted by name; and its other files."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; give a path, {NAMED}")
+    if path.suffix.lower() == ".json":
+        advice = "name it .jsonl if each line is an object, .txt to learn its text as it is"
+        raise InputError(f"{path}: JSON; {advice}")
     if not path.is_dir():
         return [path], []
     found = [
         file
         for file in path.rglob("*")
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        if (file.is_file() or file.is_symlink())  # rglob does not follow links to folders
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
     files = [file for file in found if file.suffix.lower() in SUFFIXES]
     if not files:

@@ -110,6 +110,7 @@ def choose(
         raise InputError(f"--minutes: reading {data} takes {reading / 60:.1f} of them; give more")
     tried: list[tuple[float, tuple[int, int], float, float, float]] = []
     unique = source.batches.per_epoch * source.batches.targets
+    targets = source.batches.targets * config.optimizer.accumulate  # of a step
     with large_cache():
         for shape in SHAPES:
             last, config = config, shaped(base, *shape)
@@ -117,7 +118,7 @@ def choose(
                 continue
             seconds, parameters, reserve = measured(config, source)
             steps = 60 * minutes * (1 - RESERVE) / seconds
-            tokens = steps * source.batches.targets
+            tokens = steps * targets
             loss = predicted_loss(parameters, tokens, unique)
             tried.append((loss, shape, seconds, tokens, reserve))
             if min(tried)[1] != shape or seconds * PIECES > 6 * minutes:

@@ -51,7 +51,8 @@ def make_step(
             arrays = [mx.array(inputs), mx.array(answers), factor, *map(mx.array, starts)]
             part, new, after = gradients(optimizer.carried, *arrays)
             if optimizer.carried and np.isfinite(number(part)):
-                optimizer.carried = after
+                # a checkpoint has no bfloat16, which the inputs of convolutions may have
+                optimizer.carried = tree_map(lambda x: x.astype(mx.float32), after)
             total = total + part
             asked += np.count_nonzero(answers >= 0)
             gradient = tree_map(mx.add, gradient, new) if gradient else new

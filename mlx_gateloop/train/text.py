@@ -12,6 +12,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from mlx_gateloop.data import Batches, Document, load_corpus, num_bytes, pack, texts
+from mlx_gateloop.data.documents import Conversation
 from mlx_gateloop.data.packing import DocumentBatches
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
@@ -46,8 +47,9 @@ class TextSource:
         tokenizer = _make_tokenizer(config.tokenizer, corpus.train, saved)
         if tokenizer.eos_token_id is None:
             raise InputError("this tokenizer has no end-of-text token (eos_token); use another one")
-        if config.weights is None:
-            _set_chat_template(tokenizer, [*corpus.train, *corpus.validation])
+        documents = [*corpus.train, *corpus.validation]
+        if config.lora_rank is None:  # adapters are saved without a tokenizer
+            _set_chat_template(tokenizer, documents, keep=config.weights is not None)
         self._config, answers = config, config.data.loss_on == "answers"
         streams = [pack(part, tokenizer, answers) for part in (corpus.train, corpus.validation)]
         if not config.data.reset_at_documents:
@@ -124,10 +126,11 @@ def _make_tokenizer(config: TokenizerConfig, documents: list[Document], saved: P
         return AutoTokenizer.from_pretrained(path)
 
 
-def _set_chat_template(tokenizer: Any, documents: list[Document]) -> None:
-    """Give the tokenizer a chat template if the text has conversations, and none otherwise."""
+def _set_chat_template(tokenizer: Any, documents: list[Document], keep: bool) -> None:
+    """Give the tokenizer a chat template if the text has conversations, or `keep` its own."""
     if all(isinstance(document, str) for document in documents):
-        tokenizer.chat_template = None
+        if not keep:
+            tokenizer.chat_template = None
     elif tokenizer.chat_template is None and TURN_END in tokenizer.get_vocab():
         tokenizer.chat_template = CHAT_TEMPLATE
 
@@ -137,7 +140,10 @@ def first_prompt(documents: Sequence[Document]) -> Any:
     if not documents or isinstance(documents[0], str):
         return ""
     roles = [turn["role"] for turn in documents[0]]
-    return documents[0][: roles.index("assistant", 1)] if "assistant" in roles[1:] else ""
+    if "assistant" not in roles[1:]:
+        return ""
+    before = documents[0][: roles.index("assistant", 1)]
+    return Conversation(before, getattr(documents[0], "tools", None))
 
 
 def sample(model: nn.Module, tokenizer: Any, prompt: Any, tokens: int) -> str:

@@ -1,5 +1,7 @@
 """`gateloop tune` and `gateloop state`."""
 
+import json
+
 import pytest
 from helpers.commands import fails
 
@@ -27,6 +29,15 @@ def test_a_state_is_tuned_shown_mixed_and_speaks(capsys):
     assert texts[0] == texts[1], "the mean of a state and itself"
 
 
+def test_a_model_of_texts_learns_conversations(capsys, work):
+    pair = {"prompt": "What is this?", "completion": "An answer that is a bit longer."}
+    (work / "chat.jsonl").write_text(f"{json.dumps(pair)}\n" * 40)
+    assert main(tunes("--answers", data="chat.jsonl", out="chats")) == 0
+    assert main(["eval", "--model", "chats", "--data", "text.txt"]) == 0  # which has no answers
+    capsys.readouterr()
+    assert main(["generate", "--model", "chats", "--system", "Be brief.", "--prompt", "Hi"]) == 0
+
+
 def test_adapters_are_learned(capsys):
     tune = tunes("--lora", "2", "--batch-size", "2", out="adapters")
     assert main(tune) == 0
@@ -40,10 +51,14 @@ def test_adapters_are_learned(capsys):
         (["--state-only"], "short.txt", "fewer than two tokens"),
         (["--state-only", "--answers"], "text.txt", "a text has none"),
         (["--state-only", "--resume"], "text.txt", "leave them out"),
+        ([], "chat.json", "JSON; name it .jsonl"),
+        (["--lora", "2"], "chat.jsonl", "no chat template; give plain text"),
         (["--set", "model.dropout=0.5"], "text.txt", "model.dropout: --model decides it"),
         (["--set", "weights=model"], "text.txt", "weights: --model decides it"),
     ],
 )
 def test_bad_input_is_one_line(capsys, work, options, data, message):
+    for name in ("chat.json", "chat.jsonl"):
+        (work / name).write_text('{"prompt": "Hi", "completion": "Ho"}\n' * 40)
     (work / "short.txt").write_text("a")
     assert message in fails(capsys, *tunes(*options, data=data))

@@ -117,8 +117,9 @@ def test_output_directory_is_a_model_with_its_run(tmp_path, text_file, out):
         {"tokenizer__kind": "sentencepiece", "tokenizer__vocab_size": 340},
         {"optimizer__name": "muon"},
         {"carry_state": True, "sequence_chunk": 20, "model__dropout": 0},
+        {"carry_state": True, "model__conv_size": 3, "model__dropout": 0, "dtype": "bfloat16"},
     ],
-    ids=["bytes", "accumulated bfloat16", "sentencepiece", "muon", "carried"],
+    ids=["bytes", "accumulated bfloat16", "sentencepiece", "muon", "carried", "carried bfloat16"],
 )
 def test_ctrl_c_and_resume_is_the_uninterrupted_run(
     tmp_path, run, out, monkeypatch, changes, straight

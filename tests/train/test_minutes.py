@@ -1,5 +1,6 @@
 """Runs that fit a time, on clocks that do not depend on this machine."""
 
+import re
 from dataclasses import replace
 from itertools import accumulate, count
 from time import monotonic
@@ -107,6 +108,15 @@ def test_options_of_the_model_hold(text_file, monkeypatch):
     assert choose(str(text_file), 0.1, {"tokenizer.kind": "bytes"}, monotonic())[0].model["dropout"]
     assert config.eval_every == 7
     assert config.model.items() >= chosen.items()
+
+
+def test_steps_of_several_batches_count(text_file, monkeypatch, capsys):
+    monkeypatch.setattr(minutes, "measured", lambda config, source: (1.0, 10**6, 0.0))
+    for batches in (1, 4):
+        options = {"tokenizer.kind": "bytes", "optimizer.accumulate": batches}
+        choose(str(text_file), 1, options, monotonic())
+    found = re.findall(r"([\d.]+) passes", capsys.readouterr().err)
+    assert float(found[1]) == pytest.approx(4 * float(found[0]), abs=0.3)
 
 
 def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):

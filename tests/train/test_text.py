@@ -72,8 +72,11 @@ def test_conversations_alone_bring_a_template_and_leave_the_tokenizers_own(
 ):
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = own
-    _set_chat_template(tokenizer, documents)
+    _set_chat_template(tokenizer, documents, keep=False)
     assert tokenizer.chat_template == template
+    tokenizer.chat_template = own
+    _set_chat_template(tokenizer, documents, keep=True)
+    assert tokenizer.chat_template == (template or own)
 
 
 def test_half_lives_of_known_transitions():
