@@ -244,7 +244,7 @@ def template_ids(
     tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Any = None, **options: Any
 ) -> list[int]:
     """Encode messages by the chat template; what looks like a special token in them stays text."""
-    special = special_tokens(tokenizer)
+    special = specials(tokenizer)
     contents = [message["content"] or "" for message in messages]
     if not any(map(special.search, contents)):
         return tokenizer.apply_chat_template(
@@ -262,7 +262,7 @@ def template_ids(
     return [*chain.from_iterable(ids)]
 
 
-def special_tokens(tokenizer: Any) -> "re.Pattern[str]":
+def specials(tokenizer: Any) -> "re.Pattern[str]":
     """Return a pattern of the texts that a tokenizer reads as special tokens."""
     special = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special} - {""}
     by_length = sorted(special, key=len, reverse=True)

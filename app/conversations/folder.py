@@ -139,9 +139,7 @@ class ConversationFolder:
 
     def _path(self, name: str) -> Path:
         if not isinstance(name, str) or not _is_name(name):
-            raise InputError(
-                f"A title has at most {LONGEST} letters, digits, spaces, dots and dashes."
-            )
+            raise InputError(f"A title has at most {LONGEST} letters, digits, spaces and . _ -")
         return self.folder / f"{name}{SUFFIX}"
 
     def _free(self, path: Path) -> Path:

@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.errors import InputError, is_panic, one_line
-from mlx_gateloop.tokenizer import (
-    TextStream,
-    hidden,
-    special_tokens,
-    start_ids,
-    token_texts,
-    unused,
-)
+from mlx_gateloop.tokenizer import TextStream, hidden, specials, start_ids, token_texts, unused
 
 from .prefix_cache import Message
 
@@ -38,7 +31,7 @@ class ChatTokenizer:
             added = tokenizer.added_tokens_decoder
         except BaseException as error:  # tokenizers raises plain exceptions, and panics
             raise _input_error("model: its tokenizer cannot be loaded", error) from error
-        self._special = special_tokens(tokenizer)
+        self._special = specials(tokenizer)
         self._tokenizer = tokenizer
         self._special_ids = sorted(id for id, token in added.items() if token.special)
         self.stops = sorted(tokenizer.eos_token_ids)

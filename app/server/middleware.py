@@ -88,9 +88,10 @@ class SecurityMiddleware:
             path = self.root_path + scope["path"]  # an ASGI path includes the root path
             full = {**scope, "root_path": self.root_path, "path": path}
             await self.app(full, receive, send_checked)
-        except HTTPException as refusal:
-            answer = JSONResponse({"error": refusal.detail}, refusal.status_code)  # Gradio shows it
-            answer.headers["connection"] = "close"
+        except HTTPException as error:  # Gradio's page shows the value "error"
+            answer = JSONResponse(
+                {"error": error.detail}, error.status_code, {"connection": "close"}
+            )
             await answer(scope, receive, send_checked)
         except Exception:
             LOG.exception("a request failed")

@@ -150,7 +150,11 @@ def read_hashed(
         reason = f"does not match the {other or 'model'}"
         raise InputError(f"{path}: {reason}; load the model that wrote it{writer}")
     for layer, value in zip(cache, saved, strict=True):
-        layer.state = tree_map(_with_dtype, value, layer.state)
+        layer.state = tree_map(  # float32 on a CPU, whatever wrote it
+            lambda x, like: x.astype(like.dtype) if isinstance(x, mx.array) else x,
+            value,
+            layer.state,
+        )
     mx.eval([layer.state for layer in cache])
     return state
 
@@ -182,11 +186,6 @@ def _fits(saved: Any, fresh: Any) -> bool:
 
     pairs = dict(tree_flatten(saved)), dict(tree_flatten(fresh))
     return {n: shape(x) for n, x in pairs[0].items()} == {n: shape(x) for n, x in pairs[1].items()}
-
-
-def _with_dtype(saved: Any, fresh: Any) -> Any:
-    """Convert to the dtype of the model as it was loaded here: float32 on a CPU."""
-    return saved.astype(fresh.dtype) if isinstance(saved, mx.array) else saved
 
 
 def mix(paths: Sequence[str], factors: Sequence[float], out: str) -> None:

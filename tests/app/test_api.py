@@ -49,19 +49,16 @@ def test_text_figures_and_transitions(ask, engine, finished):
     assert as_chat["prompt_tokens"] > 20  # with what the template writes
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"temperature": 10**400}, f"temperature: expected a number, got {shown(10**400)}"),
-        ({"max_tokens": 1.5}, "max_tokens: expected an integer, got 1.5"),
-        ({"max_tokens": 0}, "max_tokens: expected 1 to 1024, got 0"),
-        ({"prompt": ["x"]}, "prompt: expected a string, got ['x']"),
-        ({"chat": "yes"}, "chat: expected true or false, got 'yes'"),
-        ({"transitions": 1}, "transitions: expected true or false, got 1"),
-        ({"model": 5}, "model: expected a string, got 5"),
-        ({"model": "<'x'>"}, "model: there is no \"<'x'>\"; choose one of: fixed, tiny"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"temperature": 10**400}, f"temperature: expected a number, got {shown(10**400)}"),
+    ({"max_tokens": 1.5}, "max_tokens: expected an integer, got 1.5"),
+    ({"max_tokens": 0}, "max_tokens: expected 1 to 1024, got 0"),
+    ({"prompt": ["x"]}, "prompt: expected a string, got ['x']"),
+    ({"chat": "yes"}, "chat: expected true or false, got 'yes'"),
+    ({"transitions": 1}, "transitions: expected true or false, got 1"),
+    ({"model": 5}, "model: expected a string, got 5"),
+    ({"model": "<'x'>"}, "model: there is no \"<'x'>\"; choose one of: fixed, tiny"),
+])  # fmt: skip
 def test_a_wrong_argument_is_named_in_one_plain_line(ask, options, message):
     assert refused(ask, **options) == message
 

@@ -7,14 +7,11 @@ from helpers.scripts import load_script
 script = load_script("benchmarks/gpu.py")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "is_complex", "forward", "both"),
-    [
-        # numbers of inputs, outputs and saved states: 6 and 1/16, then 11 and 1/16 more
-        (mx.float32, True, 4 * (6 + 1 / 16), 4 * (17 + 1 / 8)),
-        (mx.bfloat16, False, 2 * 5 + 4 / 32, 2 * 14 + 8 / 32),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "is_complex", "forward", "both"), [
+    # numbers of inputs, outputs and saved states: 6 and 1/16, then 11 and 1/16 more
+    (mx.float32, True, 4 * (6 + 1 / 16), 4 * (17 + 1 / 8)),
+    (mx.bfloat16, False, 2 * 5 + 4 / 32, 2 * 14 + 8 / 32),
+])  # fmt: skip
 def test_a_share_is_bytes_over_time_over_bandwidth(dtype, is_complex, forward, both, monkeypatch):
     ran = []
 

@@ -65,18 +65,15 @@ AGAIN = "--force-reinstall --no-deps --no-cache-dir "
 
 
 @linux_only
-@pytest.mark.parametrize(
-    ("state", "fixes"),
-    [
-        ({"why_missing": NO_COMPILER, "built_for": "", "compiler": None}, ["apt install", AGAIN]),
-        ({"why_missing": NO_COMPILER, "built_for": ""}, [AGAIN]),
-        ({"why_missing": "another", "built_for": "0.0.1"}, ['-m pip install "mlx[cpu]==0.0.1"']),
-        ({"why_missing": "it does not load"}, [AGAIN]),
-        ({"why_missing": doctor.NOT_INSTALLED}, ["(or run from another directory)"]),
-        ({"reason": _blas.DAMAGED}, [AGAIN]),
-        ({"reason": _blas.OTHER_NUMPY}, ["--only-binary :all: numpy"]),
-    ],
-)
+@pytest.mark.parametrize(("state", "fixes"), [
+    ({"why_missing": NO_COMPILER, "built_for": "", "compiler": None}, ["apt install", AGAIN]),
+    ({"why_missing": NO_COMPILER, "built_for": ""}, [AGAIN]),
+    ({"why_missing": "another", "built_for": "0.0.1"}, ['-m pip install "mlx[cpu]==0.0.1"']),
+    ({"why_missing": "it does not load"}, [AGAIN]),
+    ({"why_missing": doctor.NOT_INSTALLED}, ["(or run from another directory)"]),
+    ({"reason": _blas.DAMAGED}, [AGAIN]),
+    ({"reason": _blas.OTHER_NUMPY}, ["--only-binary :all: numpy"]),
+])  # fmt: skip
 def test_what_is_missing_has_its_fix(machine, capsys, state, fixes):
     machine(**state)
     reason = state.get("why_missing", blas_in_use())

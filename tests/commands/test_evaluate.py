@@ -25,15 +25,12 @@ def test_eval_scores_the_whole_text_or_the_part_that_training_cut_off(model, cap
     assert part == f"{len(TEXT) - int(len(TEXT) * 0.75):,}"
 
 
-@pytest.mark.parametrize(
-    ("options", "protocol"),
-    [
-        ("--context 16", "windows of 16 tokens side by side, each from an empty state"),
-        ("--context 16 --stride 8", "sliding: windows of 16 tokens"),
-        ("--context 16 --carry", "carried"),
-        (f"--context {10**21} --batch-size {10**30}", f"windows of {len(TEXT):,} "),
-    ],
-)
+@pytest.mark.parametrize(("options", "protocol"), [
+    ("--context 16", "windows of 16 tokens side by side, each from an empty state"),
+    ("--context 16 --stride 8", "sliding: windows of 16 tokens"),
+    ("--context 16 --carry", "carried"),
+    (f"--context {10**21} --batch-size {10**30}", f"windows of {len(TEXT):,} "),
+])  # fmt: skip
 def test_eval_names_its_protocol(model, capsys, options, protocol):
     printed = printed_by(capsys, "--model", "model", "--data", "text.txt", *options.split())
     assert printed["tokens"] == f"{len(TEXT):,}"

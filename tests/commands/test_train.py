@@ -83,20 +83,17 @@ def test_a_tokenizer_with_a_huge_id_is_refused(work, capsys):
     assert not (work / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("flag", "value", "message"),
-    [
-        ("--data", "short.txt", "token"),
-        ("--data", "d" * 300, "File name too long"),
-        ("--data", "", "name of the data is empty"),
-        ("--config", "missing.yaml", "--config missing.yaml: no such file"),
-        ("--config", "nothing", "give a YAML file or one of 125m, bytes, code, "),
-        ("--set", "nonsense", "expected KEY=VALUE"),
-        ("--set", "steps=[1", "not a YAML value"),
-        ("--set", "optimizer.warmup_steps=6", "warmup_steps (6) must be below"),
-        ("--out", "text.txt", "text.txt"),
-    ],
-)
+@pytest.mark.parametrize(("flag", "value", "message"), [
+    ("--data", "short.txt", "token"),
+    ("--data", "d" * 300, "File name too long"),
+    ("--data", "", "name of the data is empty"),
+    ("--config", "missing.yaml", "--config missing.yaml: no such file"),
+    ("--config", "nothing", "give a YAML file or one of 125m, bytes, code, "),
+    ("--set", "nonsense", "expected KEY=VALUE"),
+    ("--set", "steps=[1", "not a YAML value"),
+    ("--set", "optimizer.warmup_steps=6", "warmup_steps (6) must be below"),
+    ("--out", "text.txt", "text.txt"),
+])  # fmt: skip
 def test_bad_input_to_train(work, capsys, flag, value, message):
     (work / "short.txt").write_text("hi")
     before = sorted(work.rglob("*"))

@@ -45,18 +45,15 @@ def test_adapters_are_learned(capsys):
     assert main([*tune, "--resume"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "data", "message"),
-    [
-        (["--state-only"], "short.txt", "fewer than two tokens"),
-        (["--state-only", "--answers"], "text.txt", "a text has none"),
-        (["--state-only", "--resume"], "text.txt", "leave them out"),
-        ([], "chat.json", "JSON; name it .jsonl"),
-        (["--lora", "2"], "chat.jsonl", "no chat template; give plain text"),
-        (["--set", "model.dropout=0.5"], "text.txt", "model.dropout: --model decides it"),
-        (["--set", "weights=model"], "text.txt", "weights: --model decides it"),
-    ],
-)
+@pytest.mark.parametrize(("options", "data", "message"), [
+    (["--state-only"], "short.txt", "fewer than two tokens"),
+    (["--state-only", "--answers"], "text.txt", "a text has none"),
+    (["--state-only", "--resume"], "text.txt", "leave them out"),
+    ([], "chat.json", "JSON; name it .jsonl"),
+    (["--lora", "2"], "chat.jsonl", "no chat template; give plain text"),
+    (["--set", "model.dropout=0.5"], "text.txt", "model.dropout: --model decides it"),
+    (["--set", "weights=model"], "text.txt", "weights: --model decides it"),
+])  # fmt: skip
 def test_bad_input_is_one_line(capsys, work, options, data, message):
     for name in ("chat.json", "chat.jsonl"):
         (work / name).write_text('{"prompt": "Hi", "completion": "Ho"}\n' * 40)

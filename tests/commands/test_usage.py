@@ -92,17 +92,14 @@ def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
     assert main([*argv, "--resume"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("error", "advice"),
-    [
-        (RuntimeError("[Compile::eval_cpu] Failed to compile function I:\n20 lines"), "TMPDIR"),
-        (RuntimeError("Could not load C++ shared library /tmp/x.so: failed to map"), "TMPDIR"),
-        (RuntimeError("Could not determine home directory."), "set HOME"),
-        (ValueError("not allowed to raise maximum limit"), "run: ulimit -n 4096"),  # by mlx-lm
-        (ImportError("Using SOCKS proxy, but the 'socksio' package is not installed."), "socksio"),
-        (ValueError("Unknown scheme for proxy URL URL('foo://x')"), "unset ALL_PROXY"),
-    ],
-)
+@pytest.mark.parametrize(("error", "advice"), [
+    (RuntimeError("[Compile::eval_cpu] Failed to compile function I:\n20 lines"), "TMPDIR"),
+    (RuntimeError("Could not load C++ shared library /tmp/x.so: failed to map"), "TMPDIR"),
+    (RuntimeError("Could not determine home directory."), "set HOME"),
+    (ValueError("not allowed to raise maximum limit"), "run: ulimit -n 4096"),  # by mlx-lm
+    (ImportError("Using SOCKS proxy, but the 'socksio' package is not installed."), "socksio"),
+    (ValueError("Unknown scheme for proxy URL URL('foo://x')"), "unset ALL_PROXY"),
+])  # fmt: skip
 def test_a_fault_of_the_environment_is_one_line(monkeypatch, capsys, error, advice):
     def fail(*_):
         raise error

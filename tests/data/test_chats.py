@@ -37,15 +37,12 @@ FORGETFUL = (
 )
 
 
-@pytest.mark.parametrize(
-    ("documents", "template", "message"),
-    [
-        (["text"], None, "a text has none"),
-        ([[says("user", "a")]], None, "no message is the assistant's"),
-        ([[says("assistant", "Hi")]], None, "begins with an answer"),
-        ([[says("user", "a"), says("assistant", "b"), says("user", "c")]], FORGETFUL, "changes"),
-        ([[says("user", "a")]], "{{ raise_exception('no') }}", "cannot write a conversation: no"),
-    ],
-)
+@pytest.mark.parametrize(("documents", "template", "message"), [
+    (["text"], None, "a text has none"),
+    ([[says("user", "a")]], None, "no message is the assistant's"),
+    ([[says("assistant", "Hi")]], None, "begins with an answer"),
+    ([[says("user", "a"), says("assistant", "b"), says("user", "c")]], FORGETFUL, "changes"),
+    ([[says("user", "a")]], "{{ raise_exception('no') }}", "cannot write a conversation: no"),
+])  # fmt: skip
 def test_what_has_no_answers_is_refused(documents, template, message):
     assert message in refusal(asked, documents, template)

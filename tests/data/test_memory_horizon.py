@@ -83,12 +83,9 @@ def test_a_seed_decides_everything():
     assert len({one, *others}) == 3
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"length": 4, "resets": 5}, "task.resets must lie in 0 to task.length 4, got 5"),
-        ({"at_resets": "none"}, "task.at_resets: expected zero or unasked, got 'none'"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"length": 4, "resets": 5}, "task.resets must lie in 0 to task.length 4, got 5"),
+    ({"at_resets": "none"}, "task.at_resets: expected zero or unasked, got 'none'"),
+])  # fmt: skip
 def test_impossible_parameters(settings, words):
     assert refusal(memory_horizon, **settings) == words

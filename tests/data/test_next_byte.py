@@ -49,14 +49,11 @@ def test_seeds_move_the_parts_so_that_no_two_tests_overlap(tmp_path, source):
     assert not any(held_out[0] & other for other in held_out[1:])
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda file: None, "text: No such file or directory; give an existing file"),
-        (lambda file: file.write_bytes(b"x" * 320), "320 bytes; at least 321 for a length of 16"),
-        (os.mkfifo, "text: not a file; give a text"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda file: None, "text: No such file or directory; give an existing file"),
+    (lambda file: file.write_bytes(b"x" * 320), "320 bytes; at least 321 for a length of 16"),
+    (os.mkfifo, "text: not a file; give a text"),
+])  # fmt: skip
 def test_a_file_that_does_not_do(tmp_path, make, words):
     make(tmp_path / "text")
     assert words in refusal(next_byte, str(tmp_path / "text"), length=16)

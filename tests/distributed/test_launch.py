@@ -161,16 +161,13 @@ def test_ctrl_c_stops_all_ranks(launched):
 TRAIN = "-- train --out out"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("-n 2", "launch: expected -- and one of the commands train, eval"),
-        (TRAIN, "launch: give either -n N or --hostfile FILE"),
-        (f"-n 0 {TRAIN}", "-n: expected 1 to 65535, got 0"),
-        (f"-n 2 --port 70000 {TRAIN}", "--port: expected 1 to 65535, got 70000"),
-        (f"--hostfile none.json {TRAIN}", "none.json: No such file or directory"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    ("-n 2", "launch: expected -- and one of the commands train, eval"),
+    (TRAIN, "launch: give either -n N or --hostfile FILE"),
+    (f"-n 0 {TRAIN}", "-n: expected 1 to 65535, got 0"),
+    (f"-n 2 --port 70000 {TRAIN}", "--port: expected 1 to 65535, got 70000"),
+    (f"--hostfile none.json {TRAIN}", "none.json: No such file or directory"),
+])  # fmt: skip
 def test_wrong_usage(words, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert fails(capsys, "launch", *words.split()) == f"error: {message}"
@@ -181,19 +178,16 @@ def test_wrong_usage(words, message, tmp_path, capsys, monkeypatch):
 HERE = '{"ssh": "desk", "ips": ["127.0.0.1"]}'
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[", "not a hostfile"),
-        ('[{"ssh": "desk"}]', "not a hostfile ('ips')"),
-        ("[]", "has no hosts"),
-        ('[{"ssh": "-oProxyCommand=x", "ips": ["127.0.0.1"]}]', "'-oProxyCommand=x' is not the"),
-        (f'{{"hosts": [{HERE}], "backend": "mpi"}}', "backend: expected"),
-        (f'{{"hosts": [{HERE}], "envs": ["rm"]}}', "envs: expected NAME=VALUE in each"),
-        ('[{"ssh": "desk", "ips": []}]', "'desk' has no address in its ips"),
-        ('[{"ssh": "desk", "ips": ["no.invalid"]}]', "'desk': unknown address 'no.invalid'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("[", "not a hostfile"),
+    ('[{"ssh": "desk"}]', "not a hostfile ('ips')"),
+    ("[]", "has no hosts"),
+    ('[{"ssh": "-oProxyCommand=x", "ips": ["127.0.0.1"]}]', "'-oProxyCommand=x' is not the"),
+    (f'{{"hosts": [{HERE}], "backend": "mpi"}}', "backend: expected"),
+    (f'{{"hosts": [{HERE}], "envs": ["rm"]}}', "envs: expected NAME=VALUE in each"),
+    ('[{"ssh": "desk", "ips": []}]', "'desk' has no address in its ips"),
+    ('[{"ssh": "desk", "ips": ["no.invalid"]}]', "'desk': unknown address 'no.invalid'"),
+])  # fmt: skip
 def test_bad_hostfiles(tmp_path, capsys, text, message):
     path = tmp_path / "hosts.json"
     path.write_text(text)

@@ -108,15 +108,12 @@ def test_ranks_that_differ_refuse_to_start(nursery, run, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("data.batch_size=1", "data.batch_size: 1 sequences cannot be divided among 2 ranks"),
-        ("sequence_parallel=3", "sequence_parallel: 3 ranks for a sequence do not divide"),
-        ("model.mixer=softmax start=published sequence_parallel=2", "sequence_parallel: expected"),
-        ("model.conv_size=4 sequence_parallel=2", "sequence_parallel: expected 1 with a convol"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), [
+    ("data.batch_size=1", "data.batch_size: 1 sequences cannot be divided among 2 ranks"),
+    ("sequence_parallel=3", "sequence_parallel: 3 ranks for a sequence do not divide"),
+    ("model.mixer=softmax start=published sequence_parallel=2", "sequence_parallel: expected"),
+    ("model.conv_size=4 sequence_parallel=2", "sequence_parallel: expected 1 with a convol"),
+])  # fmt: skip
 def test_runs_that_cannot_be_divided(nursery, run, tmp_path, settings, message):
     words = [word for setting in settings.split() for word in ("--set", setting)]
     assert nursery.run(2, *run, tmp_path / "out", *words) == [2, 2]
@@ -137,13 +134,10 @@ def test_resumed_on_other_numbers_of_ranks(nursery, run, alone, tmp_path):
         assert values(out, key) == pytest.approx(values(alone, key), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("sign", "reason"),
-    [
-        (signal.SIGKILL, "lost"),
-        pytest.param(signal.SIGSTOP, "no answer of the other ranks", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("sign", "reason"), [
+    (signal.SIGKILL, "lost"),
+    pytest.param(signal.SIGSTOP, "no answer of the other ranks", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_rank_that_dies_or_stops_ends_the_others(nursery, run, tmp_path, sign, reason):
     out = tmp_path / "out"
     limit = 120 if sign == signal.SIGKILL else 15  # a step of a busy machine is shorter

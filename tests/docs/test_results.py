@@ -114,20 +114,17 @@ def test_figures_and_order(compare, folders, monkeypatch, parts):
     assert all(Path(file).read_bytes()[:4] == b"\x89PNG" for file in files)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("whole --beyond 2 --reference retnet", "RetNet is ahead by (95%)"),
-        ("second --pictures DIR", "accuracies.png"),  # without the reference
-        ("whole --beyond -1", "--beyond -1: expected 0 to 2"),
-        ("whole --pictures /dev/null", "--pictures /dev/null: File exists; choose another folder"),
-        ("whole --reference s5", "of it; choose retnet, softmax, data_controlled; see"),
-        ("whole --models retnet,s5", "--models: no s5 there; choose retnet, data_controlled"),
-        ("unfinished", "error: "),
-        ("second other", "other: differs from second in draws; leave it"),
-        ("second whole", "whole: has softmax, as a folder before it; leave one"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ("whole --beyond 2 --reference retnet", "RetNet is ahead by (95%)"),
+    ("second --pictures DIR", "accuracies.png"),  # without the reference
+    ("whole --beyond -1", "--beyond -1: expected 0 to 2"),
+    ("whole --pictures /dev/null", "--pictures /dev/null: File exists; choose another folder"),
+    ("whole --reference s5", "of it; choose retnet, softmax, data_controlled; see"),
+    ("whole --models retnet,s5", "--models: no s5 there; choose retnet, data_controlled"),
+    ("unfinished", "error: "),
+    ("second other", "other: differs from second in draws; leave it"),
+    ("second whole", "whole: has softmax, as a folder before it; leave one"),
+])  # fmt: skip
 def test_the_command(compare, folders, monkeypatch, options, words):
     monkeypatch.chdir(folders)
     assert words in compare(*options.split())

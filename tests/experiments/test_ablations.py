@@ -67,14 +67,11 @@ def test_the_table_compares_each_change_with_ours_by_seed(tmp_path, capsys):
     assert f"Memory Horizon's preset small with {shared}, with one change at a time:" in text
 
 
-@pytest.mark.parametrize(
-    ("settings", "resume", "words"),
-    [
-        ({"model.norm_position": "post"}, False, "--set model.norm_position: the ablation post"),
-        (TINY_EXPERIMENT | {"optimizer.nothing": 1}, False, "unknown"),
-        (TINY_EXPERIMENT, True, "no ablations to resume; start without --resume"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "resume", "words"), [
+    ({"model.norm_position": "post"}, False, "--set model.norm_position: the ablation post"),
+    (TINY_EXPERIMENT | {"optimizer.nothing": 1}, False, "unknown"),
+    (TINY_EXPERIMENT, True, "no ablations to resume; start without --resume"),
+])  # fmt: skip
 def test_what_cannot_be_trained_is_refused_before_anything(tmp_path, settings, resume, words):
     assert words in refusal(run_ablations, tmp_path / "out", settings, resume=resume)
     assert not (tmp_path / "out").exists()

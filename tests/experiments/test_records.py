@@ -24,20 +24,17 @@ def test_a_record_is_read_as_it_was_written(tmp_path, kind, record):
     assert read_record(file, kind) == record | {"newer": 1}
 
 
-@pytest.mark.parametrize(
-    ("kind", "record"),
-    [
-        (RunRecord, {"finished": True}),
-        (RunRecord, run_record("fixed", 3, loss=float("nan"))),
-        (RunRecord, run_record("fixed", 3, right_by_span=[4, 0, 1])),
-        (RunRecord, run_record("fixed", 3, right_by_span=[5, 0, 1, 0])),
-        (RunRecord, run_record("fixed", 3, asked_by_span=[10**30] * 4)),
-        (RunRecord, run_record("lru", 3)),  # another model
-        (TrialRecord, run_record("fixed", 3)),  # without settings
-        (TrialRecord, trial_record("fixed", settings={"model.num_heads": 4})),
-        (TrialRecord, trial_record("fixed", settings={"optimizer.learning_rate": "high"})),
-    ],
-)
+@pytest.mark.parametrize(("kind", "record"), [
+    (RunRecord, {"finished": True}),
+    (RunRecord, run_record("fixed", 3, loss=float("nan"))),
+    (RunRecord, run_record("fixed", 3, right_by_span=[4, 0, 1])),
+    (RunRecord, run_record("fixed", 3, right_by_span=[5, 0, 1, 0])),
+    (RunRecord, run_record("fixed", 3, asked_by_span=[10**30] * 4)),
+    (RunRecord, run_record("lru", 3)),  # another model
+    (TrialRecord, run_record("fixed", 3)),  # without settings
+    (TrialRecord, trial_record("fixed", settings={"model.num_heads": 4})),
+    (TrialRecord, trial_record("fixed", settings={"optimizer.learning_rate": "high"})),
+])  # fmt: skip
 def test_a_damaged_record_is_none(tmp_path, kind, record):
     assert read_record(written(record, tmp_path / "fixed-3"), kind) is None
 

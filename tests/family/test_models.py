@@ -90,21 +90,18 @@ def test_old_checkpoints_load_with_their_names(name):
     close(again(mx.array(random_tokens(9))), golden(name)[9])
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("gla", {"attn": {"layers": [1]}}, "config: attn must be None, got {'layers': [1]}"),
-        ("gla", {"hidden_act": "powlu"}, "config: hidden_act must be 'swish' or 'silu'"),
-        ("gla", {"num_heads": 3}, "expand_k: expected a multiple of num_heads 3 over hidden_size"),
-        ("gla", {"num_kv_heads": 4}, "num_kv_heads: expected a divisor of num_heads 2, got 4"),
-        ("gla", {"hidden_size": "wide"}, "config: hidden_size must be a valid integer"),
-        ("gla", {"feature_map": "relu"}, "config: feature_map must be None, got 'relu'"),
-        ("hgrn2", {"expand_ratio": 5}, "expand_ratio: expected a divisor of hidden_size 32, got 5"),
-        ("hgrn2", {"expand_ratio": None}, "expand_ratio: expected a number, or num_heads"),
-        ("hgrn", {"expand_ratio": 2}, "expand_ratio: expected 1 with lower bounds, got 2"),
-        ("hgrn", {"attnres_block_size": 4}, "attnres_block_size must be None, got 4"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "message"), [
+    ("gla", {"attn": {"layers": [1]}}, "config: attn must be None, got {'layers': [1]}"),
+    ("gla", {"hidden_act": "powlu"}, "config: hidden_act must be 'swish' or 'silu'"),
+    ("gla", {"num_heads": 3}, "expand_k: expected a multiple of num_heads 3 over hidden_size"),
+    ("gla", {"num_kv_heads": 4}, "num_kv_heads: expected a divisor of num_heads 2, got 4"),
+    ("gla", {"hidden_size": "wide"}, "config: hidden_size must be a valid integer"),
+    ("gla", {"feature_map": "relu"}, "config: feature_map must be None, got 'relu'"),
+    ("hgrn2", {"expand_ratio": 5}, "expand_ratio: expected a divisor of hidden_size 32, got 5"),
+    ("hgrn2", {"expand_ratio": None}, "expand_ratio: expected a number, or num_heads"),
+    ("hgrn", {"expand_ratio": 2}, "expand_ratio: expected 1 with lower bounds, got 2"),
+    ("hgrn", {"attnres_block_size": 4}, "attnres_block_size must be None, got 4"),
+])  # fmt: skip
 def test_what_the_models_lack_is_named(name, options, message):
     line = refusal(family_model, name, **options)
     assert message in line

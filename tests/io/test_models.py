@@ -148,13 +148,10 @@ def test_a_cpu_reads_short_weights_as_they_are(tokenizer, tmp_path, caplog, chan
     assert not caplog.records
 
 
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        (lambda model: nn.quantize(model, group_size=32, mode="mxfp4"), "4-bit"),
-        (lambda model: model.set_dtype(mx.bfloat16), "bfloat16"),
-    ],
-)
+@pytest.mark.parametrize(("change", "kind"), [
+    (lambda model: nn.quantize(model, group_size=32, mode="mxfp4"), "4-bit"),
+    (lambda model: model.set_dtype(mx.bfloat16), "bfloat16"),
+])  # fmt: skip
 def test_other_weights_run_in_float32_and_a_line_says_so_once(
     tokenizer, tmp_path, caplog, monkeypatch, change, kind
 ):

@@ -178,17 +178,14 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path):
     assert "a.state is not a folder" in refusal(mix, paths, [1, 1], f"{paths[0]}/b/c")
 
 
-@pytest.mark.parametrize(
-    ("names", "factors", "message"),
-    [
-        ("ac", [1, 1], "from another model"),
-        ("ab", [1], "expected 2"),
-        ("ab", [1, float("nan")], "expected finite numbers"),
-        ("ab", [1, 1e300], "the sum is not finite"),
-        ("ax", [1, 1], "no such"),
-        ("bad", [1, 1, 1], "not a state of gateloop read or gl.write_state: it has no prompt"),
-    ],
-)
+@pytest.mark.parametrize(("names", "factors", "message"), [
+    ("ac", [1, 1], "from another model"),
+    ("ab", [1], "expected 2"),
+    ("ab", [1, float("nan")], "expected finite numbers"),
+    ("ab", [1, 1e300], "the sum is not finite"),
+    ("ax", [1, 1], "no such"),
+    ("bad", [1, 1, 1], "not a state of gateloop read or gl.write_state: it has no prompt"),
+])  # fmt: skip
 def test_what_cannot_be_mixed(made, tmp_path, names, factors, message):
     paths = [str(made / f"{name}.state") for name in names]
     assert message in refusal(mix, paths, factors, tmp_path / "out")

@@ -23,13 +23,10 @@ def test_generate_takes_the_chat_template_where_there_is_one(directory, main, tm
         assert f"==========\n{tokenizer.decode(expected)}\n" in out
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({}, {"num_heads": 64, "output_gate": True}, {"transition": "s5"}),
-        *({"mixer": "softmax"}, {"mixer": "softmax", "transition": "none"}),
-    ],
-)
+@pytest.mark.parametrize("options", [
+    *({}, {"num_heads": 64, "output_gate": True}, {"transition": "s5"}),
+    *({"mixer": "softmax"}, {"mixer": "softmax", "transition": "none"}),
+])  # fmt: skip
 def test_models_generate_alone_in_batches_and_from_a_cached_prompt(options, main, tmp_path):
     directory = saved(tmp_path / "model", **{"num_heads": 4} | options)
     model, tokenizer = load(directory)

@@ -180,18 +180,15 @@ while len(run.pieces) <= 50:
     assert python(code) == ""
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"model": "nothing"}, "model: there is no 'nothing'; choose one of: fixed, tiny"),
-        *[({"max_tokens": n}, f"max_tokens: expected 1 to 1024, got {n}") for n in (0, 1025, 1.5)],
-        ({"prompt": "x" * 16_001}, "text: 16,001 characters, at most 16,000 are allowed"),
-        ({"prompt": "a\ud83d"}, "text: contains a lone surrogate"),
-        ({"prompt": [{"role": "tool", "content": ""}]}, "messages: number 1: expected a role"),
-        ({"prompt": [{"role": "system", "content": ""}]}, "the last one must be"),
-        ({"prompt": HELLO * 401}, "messages: at most 400; start a new conversation"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"model": "nothing"}, "model: there is no 'nothing'; choose one of: fixed, tiny"),
+    *[({"max_tokens": n}, f"max_tokens: expected 1 to 1024, got {n}") for n in (0, 1025, 1.5)],
+    ({"prompt": "x" * 16_001}, "text: 16,001 characters, at most 16,000 are allowed"),
+    ({"prompt": "a\ud83d"}, "text: contains a lone surrogate"),
+    ({"prompt": [{"role": "tool", "content": ""}]}, "messages: number 1: expected a role"),
+    ({"prompt": [{"role": "system", "content": ""}]}, "the last one must be"),
+    ({"prompt": HELLO * 401}, "messages: at most 400; start a new conversation"),
+])  # fmt: skip
 def test_what_is_not_allowed_is_refused_in_one_line(engine, options, message):
     assert message in refusal(ask, engine, **options)
 
@@ -292,13 +289,10 @@ def test_visitors_get_one_short_line_without_folders():
     assert public_line("x" * 50_000_000) == "x" * 197 + "..."
 
 
-@pytest.mark.parametrize(
-    ("method", "answer", "error"),
-    [
-        ("encode", [10**9], "model: its tokenizer uses id 1000000000"),
-        ("special_ids", (None, [], []), "prompt: empty"),
-    ],
-)
+@pytest.mark.parametrize(("method", "answer", "error"), [
+    ("encode", [10**9], "model: its tokenizer uses id 1000000000"),
+    ("special_ids", (None, [], []), "prompt: empty"),
+])  # fmt: skip
 def test_tokens_that_the_model_cannot_read_are_refused(
     engine, until, monkeypatch, method, answer, error
 ):

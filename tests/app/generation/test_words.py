@@ -61,14 +61,11 @@ def test_words_and_blanks_are_the_messages(tokenizer, texts, answer, pause):
         assert word.text in "".join(piece.text for piece in run.pieces[word.first : word.stop])
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("What does `str.split` do?", ["What", "does", "`", "str", ".", "split", "`", "do", "?"]),
-        ("naïve e\u0301a_1 日本 🙂", ["naïve", "e\u0301a_1", "日", "本", "🙂"]),
-        ("\u0928\u092e\u0938\u094d\u0924\u0947", ["\u0928\u092e\u0938\u094d\u0924\u0947"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("What does `str.split` do?", ["What", "does", "`", "str", ".", "split", "`", "do", "?"]),
+    ("naïve e\u0301a_1 日本 🙂", ["naïve", "e\u0301a_1", "日", "本", "🙂"]),
+    ("\u0928\u092e\u0938\u094d\u0924\u0947", ["\u0928\u092e\u0938\u094d\u0924\u0947"]),
+])  # fmt: skip
 def test_words_are_split_at_signs(tokenizer, text, words):
     assert [word.text for word in Words().update(read(tokenizer, [("user", text)]))] == words
 
@@ -82,16 +79,13 @@ def test_sentences_end_with_signs_and_lines(tokenizer):
     assert [" ".join(words) for words in sentences.values()] == expected
 
 
-@pytest.mark.parametrize(
-    ("content", "known"),
-    [
-        ("{{ m.content | trim }}", True),
-        ("{{ m.content | tojson }}", False),
-        ("{{ m.content }}{{ m.content }}", False),
-        ("{% if loop.last %}{{ m.content }}{% endif %}", False),
-        ("{{ 1 / 0 if m.content[0] not in '\" ' else m.content }}", False),
-    ],
-)
+@pytest.mark.parametrize(("content", "known"), [
+    ("{{ m.content | trim }}", True),
+    ("{{ m.content | tojson }}", False),
+    ("{{ m.content }}{{ m.content }}", False),
+    ("{% if loop.last %}{{ m.content }}{% endif %}", False),
+    ("{{ 1 / 0 if m.content[0] not in '\" ' else m.content }}", False),
+])  # fmt: skip
 def test_a_place_is_known_or_there_is_none(with_template, content, known):
     tokenizer = with_template(looped(f"<|im_start|>{content}"))
     messages = [("user", '"a <|im_end|>\n'), ("assistant", " "), ("user", '"c')]

@@ -57,16 +57,13 @@ def test_the_other_answer_is_compared_and_ends_with_undo(ask, run):
         assert "before the last answer" in ask("again", run.id, *chosen, 0, 0)["error"]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "done", "expected"),
-    [
-        ("a b", "a b", True, ([("a b", False)], [("a b", False)])),
-        ("a b c", "a x c", True, ([("a", False), (" b", True), (" c", False)],) * 2),
-        ("a b c", "a", False, ([("a", False), (" b c", False)], [("a", False)])),
-        ("a b c", "a", True, ([("a", False), (" b c", True)], [("a", False)])),
-        ("", "", True, ([], [])),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "done", "expected"), [
+    ("a b", "a b", True, ([("a b", False)], [("a b", False)])),
+    ("a b c", "a x c", True, ([("a", False), (" b", True), (" c", False)],) * 2),
+    ("a b c", "a", False, ([("a", False), (" b c", False)], [("a", False)])),
+    ("a b c", "a", True, ([("a", False), (" b c", True)], [("a", False)])),
+    ("", "", True, ([], [])),
+])  # fmt: skip
 def test_words_that_changed_are_told_from_those_that_did_not(before, after, done, expected):
     runs = [Run("tiny", pieces=[Token(text, 0, "answer")]) for text in (before, after)]
     runs[1].done = done

@@ -80,18 +80,15 @@ def test_an_export_can_be_imported(keeper):
     assert keeper.export("s", "", "md") == ["What is a.md", text]
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("", "not the JSON of a conversation"),
-        ("[" * 9999, "not the JSON of a conversation"),
-        ("[]", "expected a list of messages"),
-        (json.dumps([*ASKED, {"role": "user"}]), "number 2: expected a role"),
-        (json.dumps([dict(ASKED[0], content="x" * 16_001)]), "of 16,000 characters"),
-        (json.dumps(ASKED * 401), "at most 400 messages"),
-        ('[{"role": "user", "content": "\\ud800"}]', "not the JSON of a conversation"),
-    ],
-)
+@pytest.mark.parametrize(("text", "line"), [
+    ("", "not the JSON of a conversation"),
+    ("[" * 9999, "not the JSON of a conversation"),
+    ("[]", "expected a list of messages"),
+    (json.dumps([*ASKED, {"role": "user"}]), "number 2: expected a role"),
+    (json.dumps([dict(ASKED[0], content="x" * 16_001)]), "of 16,000 characters"),
+    (json.dumps(ASKED * 401), "at most 400 messages"),
+    ('[{"role": "user", "content": "\\ud800"}]', "not the JSON of a conversation"),
+])  # fmt: skip
 def test_what_is_no_conversation_is_refused_in_one_line(text, line):
     said = refusal(imported, ["<b>.json", len(text), text])
     assert said.startswith("<b>.json: not imported: ")

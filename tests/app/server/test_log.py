@@ -36,14 +36,11 @@ def test_each_error_is_logged_once(logger, caplog):
     assert len(caplog.records) == log.MAX_ERRORS
 
 
-@pytest.mark.parametrize(
-    ("error", "message", "logged"),
-    [
-        (KeyError("x"), "'x'", 1),
-        (gr.Error("a wrong choice"), "a wrong choice", 1),  # Gradio's own, of a hand-made request
-        (gr.Error("a user_error", print_exception=False), "a user_error", 0),
-    ],
-)
+@pytest.mark.parametrize(("error", "message", "logged"), [
+    (KeyError("x"), "'x'", 1),
+    (gr.Error("a wrong choice"), "a wrong choice", 1),  # Gradio's own, of a hand-made request
+    (gr.Error("a user_error", print_exception=False), "a user_error", 0),
+])  # fmt: skip
 def test_an_event_that_fails_is_logged_and_never_printed(error, message, logged, caplog, capsys):
     async def answered():  # within a loop: Gradio makes one otherwise, and never closes it
         with log.Page() as page:

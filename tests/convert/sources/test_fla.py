@@ -103,17 +103,14 @@ def test_the_transformer_becomes_mlx_lms_llama(tied, tmp_path, capsys):
     assert "layer 1, length 1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"attn": {"layers": [1]}}, "fla: config.json: attn must be None, got {'layers': [1]}"),
-        ({"model_type": "gsa"}, "model_type: expected gla, hgrn2, hgrn, transformer, got 'gsa'"),
-        ({"model_type": "hgrn"}, "not the keys of fla: "),
-        ({"num_hidden_layers": 3}, "14 missing: model.layers.2."),
-        ({"intermediate_size": 64}, "_proj.weight: its shape (48, 32) does not make model."),
-        (None, "fla: config.json: expected beside the weights, found none"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"attn": {"layers": [1]}}, "fla: config.json: attn must be None, got {'layers': [1]}"),
+    ({"model_type": "gsa"}, "model_type: expected gla, hgrn2, hgrn, transformer, got 'gsa'"),
+    ({"model_type": "hgrn"}, "not the keys of fla: "),
+    ({"num_hidden_layers": 3}, "14 missing: model.layers.2."),
+    ({"intermediate_size": 64}, "_proj.weight: its shape (48, 32) does not make model."),
+    (None, "fla: config.json: expected beside the weights, found none"),
+])  # fmt: skip
 def test_bad_input_is_one_line(options, message, tmp_path, capsys):
     source = write_checkpoint(tmp_path / "source", "gla", vocab_size=VOCABULARY)
     if options is None:

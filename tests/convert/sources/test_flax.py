@@ -16,15 +16,12 @@ source = SOURCES["flax"]
 ACTIVATIONS = {"tanh": linen.tanh, "sigmoid": linen.sigmoid, "identity": lambda x: x}
 
 
-@pytest.mark.parametrize(
-    ("of_input", "of_hidden", "is_tied"),
-    [
-        ("tanh", "sigmoid", True),
-        ("sigmoid", "tanh", False),
-        ("identity", "identity", True),
-        ("tanh", "tanh", False),
-    ],
-)
+@pytest.mark.parametrize(("of_input", "of_hidden", "is_tied"), [
+    ("tanh", "sigmoid", True),
+    ("sigmoid", "tanh", False),
+    ("identity", "identity", True),
+    ("tanh", "tanh", False),
+])  # fmt: skip
 def test_every_setting_computes_the_same(of_input, of_hidden, is_tied):
     settings = {"input_activation": of_input, "hidden_activation": of_hidden}
     functions = {name: ACTIVATIONS[word] for name, word in settings.items()}
@@ -55,14 +52,11 @@ def test_sizes_and_settings_reach_the_model():
     assert len(source.infer(shapes_of(state), {"eps": 1e-2}).assumed) == 5
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "expected"),
-    [
-        ("time_mixing_layers_0.model.proj.kernel", (8, 24), "3 or 4 times d_h = 12 columns"),
-        ("wpe.embedding", (512, 8), "positional_encoding_mode must be none"),
-        ("input_function.kernel", (8, 8), "use_word_embedding=False"),
-    ],
-)
+@pytest.mark.parametrize(("name", "shape", "expected"), [
+    ("time_mixing_layers_0.model.proj.kernel", (8, 24), "3 or 4 times d_h = 12 columns"),
+    ("wpe.embedding", (512, 8), "positional_encoding_mode must be none"),
+    ("input_function.kernel", (8, 8), "use_word_embedding=False"),
+])  # fmt: skip
 def test_other_tensors_are_refused_by_name(name, shape, expected):
     shapes = shapes_of(flax_state(flax_model())) | {name: shape}
     assert expected in refusal(source.infer, shapes, {})
