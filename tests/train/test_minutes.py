@@ -130,6 +130,8 @@ def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):
     words = ["train", "--data", str(text_file), "--minutes", "1", "--config", "demo"]
     assert cli.main([*words, "--out", str(tmp_path / "out")]) == 2
     assert "--minutes: chooses alone" in capsys.readouterr().err
+    assert cli.main([*words[:-2], "--out", str(tmp_path / "none"), "--resume"]) == 2
+    assert "--minutes" not in capsys.readouterr().err  # config.yaml has the plan
     assert cli.main([*words[:-2], "--out", str(tmp_path)]) == 2
     assert "already holds other files" in capsys.readouterr().err
     ticks = count(0, 30)
