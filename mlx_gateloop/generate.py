@@ -151,6 +151,7 @@ def stream(
     draw, processors = sampler(sampling)
     ids = prompt_ids(model, tokenizer, prompt, state is not None and state.tokens > 0)
     before = [*state.last, *ids] if state is not None else ids
+    cache = None if state is None else deepcopy(state.cache)
     text, stops = TextStream(tokenizer, before), tokenizer.eos_token_ids
     if lookup:
         check_can_go_back("--lookup", model)
@@ -167,7 +168,7 @@ def stream(
                 return
         how: dict[str, Any] = {"max_tokens": most, "sampler": draw, "logits_processors": processors}
         if state is not None:
-            how["prompt_cache"] = deepcopy(state.cache)
+            how["prompt_cache"] = cache
         if lookup:
             how.setdefault("prompt_cache", make_prompt_cache(model))
             yield from lookup_tokens(read, model, **how)

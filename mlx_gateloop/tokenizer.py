@@ -9,9 +9,11 @@ import math
 import os
 import random
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from functools import lru_cache
+from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,10 +235,10 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return [*texts[:-1], texts[-1] + stream.end()] if texts else []
 
 
-def plain_ids(tokenizer: Any, text: str) -> list[int]:
-    """Encode a text without the tokens around it; what looks like a special token stays text."""
+def plain_ids(tokenizer: Any, text: str, as_text: bool = True) -> list[int]:
+    """Encode a text without the tokens around it; `as_text` keeps special tokens in it text."""
     return tokenizer.encode(
-        text, add_special_tokens=False, split_special_tokens=True, verbose=False
+        text, add_special_tokens=False, split_special_tokens=as_text, verbose=False
     )
 
 
@@ -245,23 +247,40 @@ def template_ids(
 ) -> list[int]:
     """Encode messages by the chat template; what looks like a special token in them stays text."""
     special = specials(tokenizer)
-    contents = [message["content"] or "" for message in messages]
+    contents = [text for m in messages if isinstance(text := m.get("content"), str)]
+    mark, options = unused("".join(contents)), options | {"tools": tools}
     if not any(map(special.search, contents)):
         return tokenizer.apply_chat_template(
-            list(messages), tools=tools, tokenize=True, return_dict=False, **options
+            list(messages), tokenize=True, return_dict=False, **options
         )
-    mark, vocabulary = unused("".join(contents)), tokenizer.get_vocab()
     broken = [
-        message | {"content": hidden(special, text, mark)} if text else message
-        for message, text in zip(messages, contents, strict=True)
+        m | {"content": hidden(tokenizer, text, mark)} if isinstance(text, str) else m
+        for m in messages
+        for text in [m.get("content")]
     ]
-    text = tokenizer.apply_chat_template(broken, tools=tools, tokenize=False, **options)
-    parts = re.split(f"({special.pattern})", text)  # those of the template are at odd places
-    ids = [plain_ids(tokenizer, part.replace(mark, "")) for part in parts]
-    ids[1::2] = [[vocabulary[part]] for part in parts[1::2]]
-    return [*chain.from_iterable(ids)]
+    parts = tokenizer.apply_chat_template(broken, tokenize=False, **options).split(mark)
+    return text_ids(tokenizer, "".join(parts), list(accumulate(map(len, parts)))[:-1])
 
 
+def text_ids(tokenizer: Any, text: str, typed: list[int] | None) -> list[int]:
+    """Encode a template's text; special tokens at the positions `typed`, None is all, stay text."""
+    if typed is None:
+        return plain_ids(tokenizer, text)
+
+    def has_typed(begin: int, end: int) -> bool:
+        return bisect_left(typed, begin) < bisect_left(typed, end)
+
+    spans = [m.span() for m in specials(tokenizer).finditer(text) if typed]
+    edges = [0, *(edge for span in spans if not has_typed(*span) for edge in span), len(text)]
+    parts = [(text[begin:end], has_typed(begin, end)) for begin, end in pairwise(edges)]
+    return [
+        token
+        for as_text, group in groupby(parts, key=lambda part: part[1])
+        for token in plain_ids(tokenizer, "".join(part for part, _ in group), as_text)
+    ]
+
+
+@lru_cache(8)
 def specials(tokenizer: Any) -> "re.Pattern[str]":
     """Return a pattern of the texts that a tokenizer reads as special tokens."""
     special = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special} - {""}
@@ -269,9 +288,9 @@ def specials(tokenizer: Any) -> "re.Pattern[str]":
     return re.compile("|".join(map(re.escape, by_length)) or "(?!)")
 
 
-def hidden(special: "re.Pattern[str]", text: str, mark: str) -> str:
+def hidden(tokenizer: Any, text: str, mark: str) -> str:
     """Put a mark into each special token of a text, before its last letter."""
-    return special.sub(lambda m: f"{m[0][:-1]}{mark}{m[0][-1]}", text)
+    return specials(tokenizer).sub(lambda m: f"{m[0][:-1]}{mark}{m[0][-1]}", text)
 
 
 def unused(text: str) -> str:

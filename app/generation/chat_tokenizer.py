@@ -1,13 +1,12 @@
 """A model's tokenizer and chat template; special tokens that a user types stay text."""
 
-from bisect import bisect_left
 from functools import cache
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.errors import InputError, is_panic, one_line
-from mlx_gateloop.tokenizer import TextStream, hidden, specials, start_ids, token_texts, unused
+from mlx_gateloop.tokenizer import TextStream, hidden, start_ids, text_ids, token_texts, unused
 
 from .prefix_cache import Message
 
@@ -31,7 +30,6 @@ class ChatTokenizer:
             added = tokenizer.added_tokens_decoder
         except BaseException as error:  # tokenizers raises plain exceptions, and panics
             raise _input_error("model: its tokenizer cannot be loaded", error) from error
-        self._special = specials(tokenizer)
         self._tokenizer = tokenizer
         self._special_ids = sorted(id for id, token in added.items() if token.special)
         self.stops = sorted(tokenizer.eos_token_ids)
@@ -81,7 +79,8 @@ class ChatTokenizer:
     def _render(self, messages: list[Message], mark: str) -> str:
         # The mark inside a typed special token hides it from the template, too.
         marked = [
-            {"role": role, "content": hidden(self._special, text, mark)} for role, text in messages
+            {"role": role, "content": hidden(self._tokenizer, text, mark)}
+            for role, text in messages
         ]
         try:
             written: str = self._tokenizer.apply_chat_template(
@@ -102,13 +101,11 @@ class ChatTokenizer:
         If `typed` is None, the text is to be continued: all its special tokens become text, and the
         tokenizer's first token comes before it.
         """
-        if typed is None:
-            return [*self._start, *self._ids(text, as_text=True)]
-        return [
-            token
-            for as_text, parts in groupby(self._parts(text, typed), key=lambda part: part[1])
-            for token in self._ids("".join(part for part, _ in parts), as_text)
-        ]
+        try:
+            ids = text_ids(self._tokenizer, text, typed)
+        except BaseException as error:
+            raise _input_error("text: the model's tokenizer cannot encode it", error) from error
+        return [*self._start, *ids] if typed is None else ids
 
     def pieces(self, ids: list[int], answer: str | None = None) -> list[str]:
         """Return the text that each token adds; an `answer` to continue may end inside a letter."""
@@ -141,25 +138,6 @@ class ChatTokenizer:
         """End an answer; return its buffered text, an incomplete character."""
         stream = self._answers.pop(answer, None)  # missing if the answer has no token
         return "" if stream is None else stream.end()
-
-    def _ids(self, text: str, as_text: bool) -> list[int]:
-        try:
-            ids: list[int] = self._tokenizer.encode(
-                text, add_special_tokens=False, split_special_tokens=as_text
-            )
-        except BaseException as error:
-            raise _input_error("text: the model's tokenizer cannot encode it", error) from error
-        return ids
-
-    def _parts(self, text: str, typed: list[int]) -> list[tuple[str, bool]]:
-        """Split the text at the template's special tokens, and mark the parts with typed ones."""
-
-        def has_typed(begin: int, end: int) -> bool:
-            return bisect_left(typed, begin) < bisect_left(typed, end)
-
-        spans = [m.span() for m in self._special.finditer(text) if typed]
-        edges = [0, *(edge for span in spans if not has_typed(*span) for edge in span), len(text)]
-        return [(text[begin:end], has_typed(begin, end)) for begin, end in pairwise(edges)]
 
 
 def _short(piece: str) -> str:

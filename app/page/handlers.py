@@ -217,8 +217,8 @@ class Handlers:
         end = time.monotonic() + LEAVING_SECONDS
         while run is not None and not run.done and time.monotonic() < end:
             await asyncio.sleep(0.05)
-        if run is not None and not run.done:  # a copy of a tab that is still open
-            self.sessions.close(kept)
+        if run is not None and not (run.done or run.stopped):  # a copy of a tab that is open
+            self.forget(kept)
             return gr.skip(), session, *[gr.skip()] * 4
         return kept, kept, *self._outputs(kept, *self.sessions.get(kept))
 

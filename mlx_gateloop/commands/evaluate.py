@@ -56,7 +56,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         documents = getattr(corpus, arguments.split)
     if not documents:
         raise InputError(f"{arguments.data}: has no {arguments.split} part")
-    answers = config.data.loss_on == "answers" and not any(isinstance(d, str) for d in documents)
+    answers = config.data.loss_on == "answers" and not all(isinstance(d, str) for d in documents)
     stream, size = pack(documents, tokenizer, answers), num_bytes(documents, answers)
     resets = config.data.reset_at_documents and isinstance(model, Model | LanguageModel)
     if arguments.carry or not resets:

@@ -51,7 +51,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--report-to", action="append", default=[], metavar="NAME", help=text)
     text = "write DIR/page.html, which shows losses, half-lives and samples, and refreshes itself"
     add("--page", action="store_true", help=text)
-    text = "choose the model, the steps and the schedule for this time; no --config"
+    text = "choose the model, the steps and the schedule for this time, which --resume keeps"
     add("--minutes", type=float, metavar="N", help=text)
     text = "take a few steps, print the cost of the run on this machine, and write nothing"
     add("--dry-run", action="store_true", help=text)

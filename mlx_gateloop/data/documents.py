@@ -91,9 +91,6 @@ def text_files(path: Path) -> tuple[list[Path], list[Path]]:
     """The file itself, or the text files of a folder sorted by name; and its other files."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; give a path, {NAMED}")
-    if path.suffix.lower() == ".json":
-        advice = "name it .jsonl if each line is an object, .txt to learn its text as it is"
-        raise InputError(f"{path}: JSON; {advice}")
     if not path.is_dir():
         return [path], []
     found = [
@@ -102,15 +99,18 @@ def text_files(path: Path) -> tuple[list[Path], list[Path]]:
         if (file.is_file() or file.is_symlink())  # rglob does not follow links to folders
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
-    files = [file for file in found if file.suffix.lower() in SUFFIXES]
+    files = [file for file in found if file.is_file() and file.suffix.lower() in SUFFIXES]
     if not files:
         raise InputError(f"{path}: no {', '.join(SUFFIXES)} file in this folder; give another one")
     files.sort(key=lambda file: file.relative_to(path).as_posix())
-    return files, [file for file in found if file.suffix.lower() not in SUFFIXES]
+    return files, [*{*found} - {*files}]
 
 
 def _read(path: Path) -> list[Document]:
     text = read_text(path)
+    if path.suffix.lower() == ".json":
+        advice = "name it .jsonl if each line is an object, .txt to learn its text as it is"
+        raise InputError(f"{path}: JSON; {advice}")
     if path.suffix.lower() != ".jsonl":
         return [text] if text.strip() else []
     lines = enumerate(text.split("\n"), 1)

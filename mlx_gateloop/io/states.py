@@ -197,7 +197,7 @@ def mix(paths: Sequence[str], factors: Sequence[float], out: str) -> None:
         raise InputError(f"--factors: expected finite numbers, got {', '.join(map(str, factors))}")
     (first, metadata, facts), *_ = files = [_read(path) for path in paths]
     for path, (arrays, _, others) in zip(paths, files, strict=True):
-        shapes = [{n: (x.shape, x.dtype) for n, x in each.items()} for each in (arrays, first)]
+        shapes = [{n: x.shape for n, x in each.items()} for each in (arrays, first)]
         if others["hashes"] != facts["hashes"] or shapes[0] != shapes[1]:
             raise InputError(f"{path}: from another model than {paths[0]}; mix states of one model")
     mixed, pairs = {}, [*zip(factors, files, strict=True)]

@@ -62,7 +62,7 @@ class GateLoop(nn.Module):
         if args.conv_size is not None:
             raise args.invalid("conv_size", "null in a layer, whose state is one array")
         if args.dropout:
-            raise args.invalid("dropout", "0 in a layer; an nn.Dropout after it has the effect")
+            raise args.invalid("dropout", "0 in a layer, with an nn.Dropout after it")
         self.time_norm = make_norm(args)
         self.time_mixing = TimeMixing(args)
 

@@ -31,6 +31,16 @@ def test_every_turn_of_the_assistant_counts_and_nothing_else():
     assert answers == f"{call}<|im_end|>\nnoon é<|im_end|>\none<|im_end|>\n"
 
 
+@pytest.mark.parametrize("at", range(4))
+def test_what_looks_like_an_end_is_none(at):
+    texts = ["why", "so", "and", "no"]
+    texts[at] = f"x</s>{texts[at]}<|im_end|>"
+    chat = [says(role, text) for role, text in zip(("user", "assistant") * 2, texts, strict=True)]
+    answers, text = asked([chat])
+    assert answers == f"{texts[1]}<|im_end|>\n{texts[3]}<|im_end|>\n"
+    assert text.count("</s>") == 2  # the document's own, and the message's
+
+
 FORGETFUL = (
     "{% for m in messages %}{{ m.role if loop.last else m.role[:1] }}{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}a{% endif %}"

@@ -29,10 +29,11 @@ def test_files_and_folders(tmp_path, caplog):
     for name in ("e.py", "f.py", "LICENCE", "g.txt"):
         (tmp_path / name).write_text(" ")
     (tmp_path / "link").symlink_to(tmp_path / "inner")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nothing")
     corpus = load_corpus(str(tmp_path), 0.25)
     assert corpus == Corpus(["a.md", "b.txt", "d"], ["inner/c.text"]), "in sorted order"
     (line,) = caplog.messages
-    assert ": left out: 1 .bin, 2 .py, 1 LICENCE, 1 empty, 1 link; files read: .txt" in line
+    assert ": left out: 1 .bin, 2 .py, 1 .txt, 1 LICENCE, 1 empty, 1 link; files read: .txt" in line
     lines = [{"text": "one"}, {"messages": CHAT, "text": "", "prompt": None}]
     lines += [{"text": "two"}, {"prompt": "Hi", "completion": "Ho", "tools": [{}]}]
     corpus = load_corpus(write_jsonl(tmp_path / "a.jsonl", lines), 0.5)

@@ -55,7 +55,7 @@ export class Probes {
     };
     if (!bars.value || memory.selected === null) return show(null, "");
     if (bars.value === "part") {
-      show(null, "Leaving out each channel in turn …");
+      show(null, memory.selected ? "Leaving out each channel in turn …" : "");
       const answer = memory.selected && (await this.#ask(CHANNELS));
       if (!answer) return;
       if (answer.error) return show(null, answer.error);

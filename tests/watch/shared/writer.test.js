@@ -6,8 +6,7 @@ const model = { config: { num_hidden_layers: 1 }, start: () => [], step: () => [
 const tokenizer = { encode: (text) => Array.from(text, () => 7) };
 
 function writer(chat) {
-  const made = new Writer(model, tokenizer, { chat, stops: [], rates: [1e-6, 16] });
-  return made;
+  return new Writer(model, tokenizer, { chat, stops: [], rates: [1e-6, 16] });
 }
 
 for (const chat of [null, ["<user>", "</answer><user>", "</user>"]])
