@@ -247,17 +247,15 @@ def template_ids(
 ) -> list[int]:
     """Encode messages by the chat template; what looks like a special token in them stays text."""
     special = specials(tokenizer)
-    contents = [text for m in messages if isinstance(text := m.get("content"), str)]
-    mark, options = unused("".join(contents)), options | {"tools": tools}
-    if not any(map(special.search, contents)):
+    texts = {i: text for i, m in enumerate(messages) if isinstance(text := m.get("content"), str)}
+    mark, options = unused("".join(texts.values())), options | {"tools": tools}
+    if not any(map(special.search, texts.values())):
         return tokenizer.apply_chat_template(
             list(messages), tokenize=True, return_dict=False, **options
         )
-    broken = [
-        m | {"content": hidden(tokenizer, text, mark)} if isinstance(text, str) else m
-        for m in messages
-        for text in [m.get("content")]
-    ]
+    broken = [*map(dict, messages)]
+    for i, text in texts.items():
+        broken[i]["content"] = hidden(tokenizer, text, mark)
     parts = tokenizer.apply_chat_template(broken, tokenize=False, **options).split(mark)
     return text_ids(tokenizer, "".join(parts), list(accumulate(map(len, parts)))[:-1])
 
@@ -284,8 +282,7 @@ def text_ids(tokenizer: Any, text: str, typed: list[int] | None) -> list[int]:
 def specials(tokenizer: Any) -> "re.Pattern[str]":
     """Return a pattern of the texts that a tokenizer reads as special tokens."""
     special = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special} - {""}
-    by_length = sorted(special, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, by_length)) or "(?!)")
+    return re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)")
 
 
 def hidden(tokenizer: Any, text: str, mark: str) -> str:

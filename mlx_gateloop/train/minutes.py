@@ -117,8 +117,7 @@ def choose(
             if tried and config == last:  # `overrides` decide the model
                 continue
             seconds, parameters, reserve = measured(config, source)
-            steps = 60 * minutes * (1 - RESERVE) / seconds
-            tokens = steps * targets
+            tokens = targets * 60 * minutes * (1 - RESERVE) / seconds
             loss = predicted_loss(parameters, tokens, unique)
             tried.append((loss, shape, seconds, tokens, reserve))
             if min(tried)[1] != shape or seconds * PIECES > 6 * minutes:

@@ -129,8 +129,7 @@ def _make_tokenizer(config: TokenizerConfig, documents: list[Document], saved: P
 def _set_chat_template(tokenizer: Any, documents: list[Document], keep: bool) -> None:
     """Give the tokenizer a chat template if the text has conversations, or `keep` its own."""
     if all(isinstance(document, str) for document in documents):
-        if not keep:
-            tokenizer.chat_template = None
+        tokenizer.chat_template = tokenizer.chat_template if keep else None
     elif tokenizer.chat_template is None and TURN_END in tokenizer.get_vocab():
         tokenizer.chat_template = CHAT_TEMPLATE
 

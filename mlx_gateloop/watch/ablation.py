@@ -22,9 +22,11 @@ from mlx_gateloop.watch.checks import (
     Positions,
     Tokens,
     check_model,
+    check_predicted,
     checked_groups,
     checked_positions,
     checked_tokens,
+    num_outputs,
 )
 
 ROWS = 16  # texts in a batch; they share the state before the first left-out token
@@ -75,8 +77,7 @@ def depending(
     groups = checked_groups(left_out, len(ids))
     if since not in range(max(len(ids) - 1, 1)):
         raise InputError(f"since: expected 0 to {max(len(ids) - 2, 0)}, got {shown(since)}")
-    if len(ids) > 1 and ids[1:].max() >= (outputs := _outputs(model)):
-        raise InputError(f"tokens: the model predicts ids below {outputs}, got {ids[1:].max()}")
+    check_predicted(model, ids)
     losses = np.zeros((len(groups), len(ids) - 1), np.float32)
     with evaluating(model):
         for _ in _add_losses(losses, model, ids, groups, since):
@@ -186,12 +187,7 @@ def _chunks(
 
 
 def _max_tokens(model: nn.Module) -> int:
-    return min(TOKENS, max(1, LOGITS // _outputs(model)))
-
-
-def _outputs(model: nn.Module) -> int:
-    """Return the number of ids that a model predicts, without computing anything."""
-    return model(mx.zeros((1, 1), mx.int32), model.make_cache()).shape[-1]
+    return min(TOKENS, max(1, LOGITS // num_outputs(model)))
 
 
 def _surprises(logits: mx.array, following: np.ndarray) -> np.ndarray:

@@ -77,3 +77,14 @@ def _integers(name: str, values: Any) -> np.ndarray:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InputError(f"{name}: expected integers in one dimension, got {shown(values)}")
     return array.astype(np.int64)
+
+
+def check_predicted(model: nn.Module, ids: np.ndarray) -> None:
+    """Reject tokens after the first that the model has no output for."""
+    if len(ids) > 1 and ids[1:].max() >= (outputs := num_outputs(model)):
+        raise InputError(f"tokens: the model predicts ids below {outputs}, got {ids[1:].max()}")
+
+
+def num_outputs(model: nn.Module) -> int:
+    """Return the number of ids that a model predicts, without computing anything."""
+    return model(mx.zeros((1, 1), mx.int32), model.make_cache()).shape[-1]

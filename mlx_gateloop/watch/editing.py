@@ -19,7 +19,7 @@ from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops import gate_loop
 from mlx_gateloop.ops.pointwise import cross_entropy
-from mlx_gateloop.watch.checks import Tokens, checked_tokens
+from mlx_gateloop.watch.checks import Tokens, check_predicted, checked_tokens
 from mlx_gateloop.watch.instrument import Instrumented
 from mlx_gateloop.watch.recurrences import EDITABLE, EditedRecurrence
 
@@ -61,11 +61,12 @@ def edit(model: nn.Module, *edits: Edit) -> Iterator[None]:
     """Edit what a model keeps of a text that the block reads, in one or several calls.
 
     Afterwards the model is as before. Its caches cannot go back over what they read in the block.
+    A recording of ours has the decays without the edits.
 
     Args:
         model: Ours with the mixer "gate_loop", one of `mlx_gateloop.family`, or a recurrent one of
             mlx-lm. The channels of theirs are those of `Trace`, and `layer` counts its layers; a
-            value broadcasts to `[batch, heads, ...]`, and a delta rule still erases what it reads.
+            value broadcasts to `[batch, heads, ...]`, and a delta rule, rwkv7's too, still erases.
         *edits: The edits; later ones act on what earlier ones left.
 
     Raises:
@@ -165,6 +166,7 @@ def channel_losses(
     layers = _layers(model)
     _check("layer", [layer], len(layers))
     ids = checked_tokens(model, tokens)
+    check_predicted(model, ids)
     _check("since", [since], len(ids) - 1)
     read, following = mx.array(ids[None, :-1]), mx.array(ids[None, 1 + since :])
     with evaluating(model):
@@ -198,12 +200,13 @@ def _layers(model: nn.Module) -> list[Any]:
 
 @contextmanager
 def _replaced(layer: Any, operator: Any) -> Iterator[None]:
-    before = layer.operator
+    if layer.operator is not None:
+        raise InputError("model: already being edited; give all edits to one block")
     layer.operator = operator
     try:
         yield
     finally:
-        layer.operator = before
+        layer.operator = None
 
 
 def _check(name: str, numbers: Sequence[int] | np.ndarray | None, count: int | None) -> None:

@@ -237,7 +237,7 @@ def _recurrences(cls: type) -> set[str]:
 def _called(cls: type) -> Iterator[tuple[ModuleType, str]]:
     """Yield the modules and names of the known functions that a class calls."""
     for _, method in inspect.getmembers(cls, inspect.isfunction):
-        module = sys.modules[method.__module__]
+        module: Any = sys.modules.get(method.__module__)  # mlx-lm keeps none of a model_file
         for name in FUNCTIONS.keys() & set(method.__code__.co_names):
             if callable(getattr(module, name, None)):
                 yield module, name

@@ -164,3 +164,10 @@ def test_a_cache_cannot_go_back_over_an_edit():
         model(tokens(4), cache)
     with pytest.raises(CannotTrim):
         cache[0].trim(1)
+
+
+def test_what_would_be_lost_or_undefined_is_refused():
+    model = tiny_model(vocab_size=40, num_outputs=5)
+    with gl.watch.edit(model, Edit(keep=0)):
+        assert "already being edited" in refusal(gl.watch.edit(model, Edit(write=0)).__enter__)
+    assert "predicts ids below 5, got 7" in refusal(gl.watch.channels, model, [1, 7, 3], 0)
