@@ -18,7 +18,7 @@ TABLES = {
     "running-sum-sobol": ["--beyond", 32],
     "memory-horizon-small-long": ["--beyond", 32],
     "recall-long": ["--beyond", 8, "--models", SIX],
-    "text-python": [],
+    "text-python": [RECORDS / "text-python-rivals"],
 }
 
 
