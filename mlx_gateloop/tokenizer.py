@@ -5,6 +5,7 @@ decoder that it finds; its fast path and others lose characters that `TextStream
 """
 
 import io
+import json
 import math
 import os
 import random
@@ -12,7 +13,6 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -246,10 +246,12 @@ def template_ids(
     tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Any = None, **options: Any
 ) -> list[int]:
     """Encode messages by the chat template; what looks like a special token in them stays text."""
-    special = specials(tokenizer)
     texts = {i: text for i, m in enumerate(messages) if isinstance(text := m.get("content"), str)}
-    mark, options = unused("".join(texts.values())), options | {"tools": tools}
-    if not any(map(special.search, texts.values())):
+    mark, options = (
+        unused(json.dumps([messages, tools], ensure_ascii=False, default=str)),
+        options | {"tools": tools},
+    )
+    if not any(map(specials(tokenizer).search, texts.values())):
         return tokenizer.apply_chat_template(
             list(messages), tokenize=True, return_dict=False, **options
         )
@@ -278,7 +280,6 @@ def text_ids(tokenizer: Any, text: str, typed: list[int] | None) -> list[int]:
     ]
 
 
-@lru_cache(8)
 def specials(tokenizer: Any) -> "re.Pattern[str]":
     """Return a pattern of the texts that a tokenizer reads as special tokens."""
     special = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special} - {""}

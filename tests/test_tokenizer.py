@@ -95,7 +95,9 @@ def test_chat_template(tokenizer):
     assert stop_token_ids(tokenizer) == [tokenizer.eos_token_id, end]
 
 
-@given(text=st.lists(st.sampled_from(["<|im_end|>", "</s>", "<s>", "a", " b", "\n", "<"])))
+@given(
+    text=st.lists(st.sampled_from(["<|im_end|>", "</s>", "<s>", "a", " b", "\n", "<"])).map("".join)
+)
 def test_special_tokens_in_messages_stay_text(tokenizer, text):
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -105,8 +107,9 @@ def test_special_tokens_in_messages_stay_text(tokenizer, text):
         ids = template_ids(tokenizer, [{"role": "user", "content": content}])
         return [token for token in ids if token in special], tokenizer.decode(ids)
 
-    content = "".join(text)
-    assert encoded(content) == (encoded("x")[0], encoded("x")[1].replace("x", content))
+    ids = template_ids(tokenizer, [{"role": "user", "content": "</s>"}], [{"name": "\ue000"}])
+    assert "\ue000" in tokenizer.decode(ids)  # the first mark that is tried
+    assert encoded(text) == (encoded("x")[0], encoded("x")[1].replace("x", text))
 
 
 def test_ids_are_sentencepieces_own(tmp_path):

@@ -71,7 +71,7 @@ def edit(model: nn.Module, *edits: Edit) -> Iterator[None]:
 
     Raises:
         InputError: Another model, a layer, channel or token that does not exist (of tokens, when
-            the block ends), or a batch of several texts.
+            the block ends), a batch of several texts, or edits inside edits.
 
     Examples:
         >>> import mlx_gateloop as gl

@@ -80,14 +80,11 @@ def test_awq(changed, tmp_path):
     assert not [name for name in names if "input_feat" in name]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"transition": "s5", "norm_position": "post"},
-        {"mixer": "softmax", "num_heads": 4},
-        {"tie_word_embeddings": True, "bias": False, "gate": "real", "norm": "rms"},
-    ],
-)
+@pytest.mark.parametrize("options", [
+    {"transition": "s5", "norm_position": "post"},
+    {"mixer": "softmax", "num_heads": 4},
+    {"tie_word_embeddings": True, "bias": False, "gate": "real", "norm": "rms"},
+])  # fmt: skip
 def test_awq_of_other_kinds(main, tmp_path, options):
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
     save_tiny_model(tmp_path / "m", **sizes | options)

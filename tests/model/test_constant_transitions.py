@@ -55,14 +55,11 @@ def test_linear_attention_is_a_sum(heads):
     check_recurrence(time_mixing("linear_attention", heads), 1.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("options", "backend"),
-    [
-        ({}, "auto"),
-        ({"transition": "linear_attention"}, "auto"),
-        ({"ablation": "transition"}, "mlx"),
-    ],
-)
+@pytest.mark.parametrize(("options", "backend"), [
+    ({}, "auto"),
+    ({"transition": "linear_attention"}, "auto"),
+    ({"ablation": "transition"}, "mlx"),
+])  # fmt: skip
 def test_only_the_ablation_is_kept_from_the_kernels(options, backend, monkeypatch):
     operator = Mock(wraps=layers.gate_loop)
     monkeypatch.setattr(layers, "gate_loop", operator)
