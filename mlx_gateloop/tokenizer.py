@@ -247,14 +247,12 @@ def template_ids(
 ) -> list[int]:
     """Encode messages by the chat template; what looks like a special token in them stays text."""
     texts = {i: text for i, m in enumerate(messages) if isinstance(text := m.get("content"), str)}
-    mark, options = (
-        unused(json.dumps([messages, tools], ensure_ascii=False, default=str)),
-        options | {"tools": tools},
-    )
+    options["tools"] = tools
     if not any(map(specials(tokenizer).search, texts.values())):
         return tokenizer.apply_chat_template(
             list(messages), tokenize=True, return_dict=False, **options
         )
+    mark = unused(json.dumps([messages, tools], ensure_ascii=False, default=str))
     broken = [*map(dict, messages)]
     for i, text in texts.items():
         broken[i]["content"] = hidden(tokenizer, text, mark)

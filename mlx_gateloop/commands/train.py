@@ -84,7 +84,7 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.resume and arguments.dry_run:
         raise InputError("--dry-run: estimates new runs only; leave out --resume")
     pace = None
-    if arguments.minutes is not None and not arguments.resume:
+    if arguments.minutes is not None and (path is not None or not arguments.resume):
         if path is not None or arguments.dry_run or world.size > 1:
             others = "--config, --dry-run and several ranks"
             raise InputError(f"--minutes: chooses alone; leave out {others}")

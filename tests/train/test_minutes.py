@@ -128,8 +128,9 @@ def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):
     (file := tmp_path / "short.txt").write_text("too short " * 30)
     assert "give more text" in refusal(choose, str(file), 1, {}, monotonic())
     words = ["train", "--data", str(text_file), "--minutes", "1", "--config", "demo"]
-    assert cli.main([*words, "--out", str(tmp_path / "out")]) == 2
-    assert "--minutes: chooses alone" in capsys.readouterr().err
+    for more in ([], ["--resume"]):
+        assert cli.main([*words, "--out", str(tmp_path / "out"), *more]) == 2
+        assert "--minutes: chooses alone" in capsys.readouterr().err
     assert cli.main([*words[:-2], "--out", str(tmp_path / "none"), "--resume"]) == 2
     assert "--minutes" not in capsys.readouterr().err  # config.yaml has the plan
     assert cli.main([*words[:-2], "--out", str(tmp_path)]) == 2
