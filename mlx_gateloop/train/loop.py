@@ -230,7 +230,7 @@ class Run:
     def _log(self, norm: float, rate: float, memory: float) -> None:
         progress = self.progress
         progress.seconds += progress.recent_seconds
-        transition, base, _ = self.optimizer.groups
+        transition, base, *_ = self.optimizer.groups
         self.output.record(
             step=progress.step,
             loss=float(np.mean(progress.recent)) if progress.recent else None,

@@ -40,6 +40,8 @@ def schedules(config: OptimizerConfig, steps: int) -> list[Schedule]:
     base, warmup = config.learning_rate, config.warmup_steps
     assert base is not None
     peaks = [config.state_transition_learning_rate or base, base, base]
+    if config.phase_share is not None:
+        peaks.append(config.phase_share * base)
     if config.knots:
         return [piecewise(peak, config.knots) for peak in peaks]
     warmup = steps // 10 if warmup is None else warmup
@@ -64,14 +66,16 @@ def decided(config: OptimizerConfig, steps_per_epoch: float) -> OptimizerConfig:
 def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
     """Make three groups: state transition; other vectors; other matrices, which decay.
 
+    With `phase_share` the phases of the state transition are a fourth group.
+
     Source: paper, appendix "WikiText103 hyperparameters": the projections that control the state
     transition have their own learning rate and no weight decay, which is the default.
     """
-    is_muon = config.name == "muon"
+    is_muon, rates = config.name == "muon", schedules(config, steps)
 
     def group_of(path: str, weight: mx.array) -> int:
         if is_state_transition(path):
-            return 0
+            return 3 if len(rates) > 3 and "theta" in path else 0
         is_table = is_muon and not TABLES.isdisjoint(path.split("."))
         is_table |= path.endswith("lower_bounds")  # HGRN's, a vector for each layer
         return 2 if weight.ndim == 2 and not is_table else 1
@@ -79,7 +83,8 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
     decay = config.weight_decay
     assert decay is not None
     others = "adamw" if is_muon else config.name
-    kinds = (others, config.state_transition_weight_decay), (others, 0.0), (config.name, decay)
+    transition = (others, config.state_transition_weight_decay)
+    kinds = [transition, (others, 0.0), (config.name, decay), transition][: len(rates)]
     betas = list(config.betas)
     make: dict[str, Callable[..., optim.Optimizer]] = {
         "adamw": partial(optim.AdamW, betas=betas, bias_correction=True),
@@ -90,4 +95,4 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
     groups = [make[name](0.0, weight_decay=decay) for name, decay in kinds]
     # Adafactor and Muon look at the rows and columns of each matrix.
     joins = [name in ("adamw", "lion") for name, _ in kinds]
-    return Optimizer(groups, schedules(config, steps), group_of, joins)
+    return Optimizer(groups, rates, group_of, joins)
