@@ -5,6 +5,7 @@ HEADS = {"num_heads": 4, "output_projection": True}
 # What the published models have after or around their operator, as far as the layer has it.
 PUBLISHED = {"query": "constant", "input_gate": "none", "output_projection": True}
 GATED_HEADS = {"sub_norm": "head", "output_gate": True, **HEADS}  # as RetNet and GLA have them
+HGRN2 = {"model_type": "hgrn2", "expand_ratio": None, "num_heads": 4}
 # The fields of `ModelArgs` that each changes; the rest, where a model has it, is the same for all.
 VARIANTS: dict[str, dict[str, object]] = {
     "data_controlled": {"transition": "data_controlled"},
@@ -24,14 +25,9 @@ VARIANTS: dict[str, dict[str, object]] = {
     "s4d_inv_as_published": {"transition": "s4d_inv", **PUBLISHED},
     "s5_as_published": {"transition": "s5", **PUBLISHED},
     "gla": {"model_type": "gla", "num_heads": 4},
-    "hgrn2": {"model_type": "hgrn2", "expand_ratio": None, "num_heads": 4},
+    "hgrn2": HGRN2,
     "gla_with_convolution": {"model_type": "gla", "num_heads": 4, "use_short_conv": True},
-    "hgrn2_with_convolution": {
-        "model_type": "hgrn2",
-        "expand_ratio": None,
-        "num_heads": 4,
-        "use_short_conv": True,
-    },
+    "hgrn2_with_convolution": {**HGRN2, "use_short_conv": True},
     "mamba2": {"model_type": "ssd", "num_heads": 4, "state_width": 16},
     "softmax": {"mixer": "softmax", "transition": "none", **HEADS},
     "softmax_rotary": {"mixer": "softmax", "transition": "none", "rope_theta": 10000.0, **HEADS},

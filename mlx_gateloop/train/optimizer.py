@@ -64,9 +64,7 @@ def decided(config: OptimizerConfig, steps_per_epoch: float) -> OptimizerConfig:
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
-    """Make three groups: state transition; other vectors; other matrices, which decay.
-
-    With `phase_share` the phases of the state transition are a fourth group.
+    """Make groups: state transition; other vectors; other matrices, which decay; phases by share.
 
     Source: paper, appendix "WikiText103 hyperparameters": the projections that control the state
     transition have their own learning rate and no weight decay, which is the default.

@@ -28,24 +28,21 @@ def is_transition(path):
 
 
 @pytest.mark.parametrize(
-    ("name", "transition", "phase_share"),
+    ("name", "transition"),
     [
-        *((name, "data_controlled", 0.5) for name in MLX),
-        *(("adamw", name, None) for name in ("fixed", "linear_attention", "lru", "s4d_lin", "s5")),
+        *((name, "data_controlled") for name in MLX),
+        *(("adamw", name) for name in ("fixed", "linear_attention", "lru", "s4d_lin", "s5")),
     ],
 )
-def test_each_weight_makes_the_steps_of_an_optimizer_of_mlx(name, transition, phase_share):
-    """The state transition and its phases have rates of their own, and the transition its decay.
-
-    Muon takes the matrices of blocks alone.
-    """
+def test_each_weight_makes_the_steps_of_an_optimizer_of_mlx(name, transition):
+    """Transition and phases have rates of their own; Muon takes the matrices of blocks alone."""
     size = 3000 if name == "adamw" else 17  # large arrays beside joined ones
     model, plain = (tiny_model(vocab_size=size, transition=transition) for _ in range(2))
     config = OptimizerConfig(
         name=name,
         learning_rate=0.1,
         state_transition_learning_rate=0.02,
-        phase_share=phase_share,
+        phase_share=None if transition == "fixed" else 0.5,
         weight_decay=0.05,
         state_transition_weight_decay=0.03,
         warmup_steps=2,
@@ -64,10 +61,9 @@ def test_each_weight_makes_the_steps_of_an_optimizer_of_mlx(name, transition, ph
             is_table = "embed" in path or "lm_head" in path
             kind = "adamw" if name == "muon" and (is_table or not is_matrix) else name
             decay = 0.05 if is_matrix and not (name == "muon" and is_table) else 0.0
-            decay = 0.03 if is_transition(path) else decay
+            decay, rate = (0.03, 0.02) if is_transition(path) else (decay, 0.1)
             one = theirs.setdefault(path, MLX[kind](0.0, decay))
-            rate = 0.02 if is_transition(path) else 0.1
-            rate = 0.05 if "theta" in path and phase_share else rate
+            rate = 0.05 if "theta" in path and transition != "fixed" else rate
             one.learning_rate = rate * min(1, (step + 1) / 2)
             weights[path] = one.apply_gradients({"w": gradient}, {"w": weights[path]})["w"]
         plain.load_weights(list(weights.items()))
