@@ -67,7 +67,7 @@ class OptimizerConfig:
     learning_rate: PositiveFloat | None = None  # peak of the cosine
     # None takes `learning_rate`, or half of it with `start: spread`.
     state_transition_learning_rate: PositiveFloat | None = None
-    # Rate of the gates' phases as a share of `learning_rate`; None takes that of the transition.
+    # Rate of theta, the phases, as a share of `learning_rate`; None takes that of the transition.
     phase_share: PositiveFloat | None = None
     betas: tuple[Share, Share] = (0.9, 0.98)  # AdamW's and Lion's
     # Decoupled, for matrices outside the state transition. None lets weights average the updates of

@@ -64,7 +64,7 @@ def decided(config: OptimizerConfig, steps_per_epoch: float) -> OptimizerConfig:
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
-    """Make groups: state transition; other vectors; other matrices, which decay; phases by share.
+    """Make groups: state transition; vectors; matrices, which decay; phases, if they have a share.
 
     Source: paper, appendix "WikiText103 hyperparameters": the projections that control the state
     transition have their own learning rate and no weight decay, which is the default.

@@ -115,7 +115,7 @@ def test_output_directory_is_a_model_with_its_run(tmp_path, text_file, out):
         {},
         {"optimizer__accumulate": 2, "dtype": "bfloat16"},
         {"tokenizer__kind": "sentencepiece", "tokenizer__vocab_size": 340},
-        {"optimizer__name": "muon"},
+        {"optimizer__name": "muon", "optimizer__phase_share": 0.3},
         {"carry_state": True, "sequence_chunk": 20, "model__dropout": 0},
         {"carry_state": True, "model__conv_size": 3, "model__dropout": 0, "dtype": "bfloat16"},
     ],

@@ -27,13 +27,10 @@ def is_transition(path):
     return any(part in path for part in ("gamma", "theta", "constant"))
 
 
-@pytest.mark.parametrize(
-    ("name", "transition"),
-    [
-        *((name, "data_controlled") for name in MLX),
-        *(("adamw", name) for name in ("fixed", "linear_attention", "lru", "s4d_lin", "s5")),
-    ],
-)
+@pytest.mark.parametrize(("name", "transition"), [
+    *((name, "data_controlled") for name in MLX),
+    *(("adamw", name) for name in ("fixed", "linear_attention", "lru", "s4d_lin", "s5")),
+])  # fmt: skip
 def test_each_weight_makes_the_steps_of_an_optimizer_of_mlx(name, transition):
     """Transition and phases have rates of their own; Muon takes the matrices of blocks alone."""
     size = 3000 if name == "adamw" else 17  # large arrays beside joined ones
