@@ -5,7 +5,7 @@ HEADS = {"num_heads": 4, "output_projection": True}
 # What the published models have after or around their operator, as far as the layer has it.
 PUBLISHED = {"query": "constant", "input_gate": "none", "output_projection": True}
 GATED_HEADS = {"sub_norm": "head", "output_gate": True, **HEADS}  # as RetNet and GLA have them
-HGRN2 = {"model_type": "hgrn2", "expand_ratio": None, "num_heads": 4}
+HGRN2: dict[str, object] = {"model_type": "hgrn2", "expand_ratio": None, "num_heads": 4}
 # The fields of `ModelArgs` that each changes; the rest, where a model has it, is the same for all.
 VARIANTS: dict[str, dict[str, object]] = {
     "data_controlled": {"transition": "data_controlled"},
