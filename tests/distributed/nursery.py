@@ -82,6 +82,7 @@ def answer(job):
 
 if __name__ == "__main__":
     import matplotlib.pyplot  # noqa: F401
+    from transformers import AutoTokenizer  # noqa: F401
 
     import mlx_gateloop.train  # noqa: F401
 

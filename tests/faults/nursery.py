@@ -77,7 +77,9 @@ def answer(job):
 
 
 if __name__ == "__main__":
+    import matplotlib.figure  # noqa: F401
     import mlx_gateloop.convert.__main__
+    from transformers import AutoTokenizer  # noqa: F401
 
     import mlx_gateloop.experiments.run  # noqa: F401
 
