@@ -177,7 +177,8 @@ class Models:
 
     def check(self, name: str) -> None:
         """Raise InputError unless a model of this name may exist; reads no weights."""
-        if self._local(name) is None and not self._is_hub_id(name):
+        is_hub_id = self.allow_hub and HUB_ID.fullmatch(str(name)) and ".." not in name
+        if self._local(name) is None and not is_hub_id:
             known = ", ".join(self.names()) or "(the models folders are empty)"
             raise InputError(f"model: there is no {str(name)[:100]!r}; choose one of: {known}")
 
@@ -201,9 +202,6 @@ class Models:
             return path, self.roots
         path = _snapshot(name, is_local=not download)
         return path, [path.parents[1]]  # a snapshot links to files in a sibling folder
-
-    def _is_hub_id(self, name: str) -> bool:
-        return self.allow_hub and bool(HUB_ID.fullmatch(str(name))) and ".." not in name
 
     def _local(self, name: str) -> Path | None:
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 500:

@@ -80,7 +80,10 @@ def page(log: Path, out: Path) -> Reporter:
     def report(_: Record) -> None:
         records = read_json_lines(log)
         losses = {"training": "loss", "validation": "validation_loss"}
-        series = {name: _series(records, key) for name, key in losses.items()}
+        series = {
+            name: [(r["step"], r[key]) for r in records if r.get(key) is not None]
+            for name, key in losses.items()
+        }
         body = f"<h2>Loss (nats per token)</h2>{_chart(series)}"
         lives = [(r["step"], r["half_lives"]) for r in records if r.get("half_lives")]
         layers = range(len(lives[0][1]) if lives else 0)
@@ -92,10 +95,6 @@ def page(log: Path, out: Path) -> Reporter:
         write_text(out, PAGE.format(title=title, body=body))
 
     return report
-
-
-def _series(records: list[Record], key: str) -> Points:
-    return [(r["step"], r[key]) for r in records if r.get(key) is not None]
 
 
 def _chart(series: dict[str, Points]) -> str:

@@ -96,14 +96,25 @@ class TextSource:
         if not (count := self._config.sample_tokens):
             return {}
         with evaluating(model):
-            text = sample(model, self._tokenizer, self._prompt, count)
-            return {"sample": text, "half_lives": half_lives(model, self._validation.tokens)}
+            drawn = stream(model, self._wrapped(), self._prompt, Sampling(seed=0), max_tokens=count)
+            lives = half_lives(model, self._validation.tokens)
+            return {"sample": "".join(drawn), "half_lives": lives}
 
     def save(self, model: Model, directory: Path) -> None:
         if (rank := self._config.lora_rank) is None:
-            io.save(model, self._tokenizer, directory)
+            io.save(model, self._wrapped() if self._config.weights else self._tokenizer, directory)
         else:
             save_lora(model, self._tokenizer, rank, directory)
+
+    def _wrapped(self) -> Any:
+        """Wrap the tokenizer with the tokens that end an answer, also those of the weights."""
+        from mlx_lm.tokenizer_utils import TokenizerWrapper
+        from mlx_lm.utils import load_config
+
+        weights, stops = self._config.weights, stop_token_ids(self._tokenizer)
+        named = (weights and load_config(Path(weights)).get("eos_token_id")) or []
+        stops += named if isinstance(named, list) else [named]
+        return TokenizerWrapper(self._tokenizer, eos_token_ids=stops)
 
 
 def _make_tokenizer(config: TokenizerConfig, documents: list[Document], saved: Path | None) -> Any:
@@ -143,14 +154,6 @@ def first_prompt(documents: Sequence[Document]) -> Any:
         return ""
     before = documents[0][: roles.index("assistant", 1)]
     return Conversation(before, getattr(documents[0], "tools", None))
-
-
-def sample(model: nn.Module, tokenizer: Any, prompt: Any, tokens: int) -> str:
-    """Draw a text, always with the same random numbers."""
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
-
-    wrapped = TokenizerWrapper(tokenizer, eos_token_ids=stop_token_ids(tokenizer))
-    return "".join(stream(model, wrapped, prompt, Sampling(seed=0), max_tokens=tokens))
 
 
 def half_lives(model: nn.Module, tokens: np.ndarray) -> list[float]:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.models import says, tiny_model
-from helpers.training import tiny_run
+from helpers.training import TEXT, tiny_run
 
 from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer
 from mlx_gateloop.train.setup import Trainer, make_source
-from mlx_gateloop.train.text import _set_chat_template, first_prompt, half_lives, sample
+from mlx_gateloop.train.text import _set_chat_template, first_prompt, half_lives
 
 CHAT = [says("user", "Hi")]
 ANSWERED = [*CHAT, says("assistant", "Ho")]
@@ -88,13 +88,14 @@ def test_half_lives_of_known_transitions():
     assert half_lives(tiny_model(transition="linear_attention"), np.arange(9)) == [1e9, 1e9]
 
 
-def test_a_sample_is_the_same_whatever_was_drawn_before():
-    model, tokenizer = tiny_model(vocab_size=262), byte_tokenizer()
+def test_a_sample_is_the_same_whatever_was_drawn_before(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT[:2000])
+    source, model = make_source(tiny_run(), str(tmp_path / "text.txt")), tiny_model(vocab_size=262)
     before = mx.array(mx.random.state[0])
-    one = sample(model, tokenizer, "", 12)
+    one = source.glimpse(model)
     assert mx.array_equal(before, mx.random.state[0]), "training goes on as without it"
     mx.random.seed(5)
-    assert sample(model, tokenizer, "", 12) == one
+    assert source.glimpse(model) == one
 
 
 def test_a_prompt_ends_before_the_first_answer():
