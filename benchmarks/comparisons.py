@@ -3,7 +3,8 @@
     python benchmarks/comparisons.py benchmarks/results/experiments/recall --beyond 8
 
 prints the table of an experiment, from its results.json. Several folders are the parts of one
-experiment, each with other models. Finished runs count.
+experiment, each with other models; options of the training that not all have stand after the
+models' names. Finished runs count.
 
     python benchmarks/comparisons.py benchmarks/results/experiments/recall --pictures pictures
 
@@ -29,12 +30,15 @@ from mlx_gateloop.io.tables import markdown_table
 
 Results = Sequence[Mapping[str, Any]]
 # What the parts of an experiment have in common.
-SHARED = ("name", "preset", "task", "train", "seeds", "draws", "trials", "equal_parameters", "data")
+SHARED = ("name", "preset", "task", "seeds", "draws", "equal_parameters", "data")
 
 
 def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
     """Read the results of an experiment that was made in one folder or in several."""
-    whole, *others = map(read_results, folders)
+    whole, *others = parts = [*map(read_results, folders)]
+    options = [{*part["experiment"]["train"].items()} for part in parts]
+    for part, own in zip(parts, options, strict=True):
+        _add_to_names(part, sorted(own - set.intersection(*options)))
     for folder, part in zip(folders[1:], others, strict=True):
         for key in SHARED:
             if part["experiment"].get(key) != whole["experiment"].get(key):
@@ -45,6 +49,23 @@ def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
         whole["curves"] |= part["curves"]
         whole["runs"] += part["runs"]
     return whole
+
+
+def _add_to_names(part: Mapping[str, Any], options: Sequence[tuple[str, object]]) -> None:
+    more = "".join(f", {key.split('.')[-1]} {value}" for key, value in options)
+    for models in (part["models"], part["curves"]):
+        for model in [*models]:
+            models[model + more] = models.pop(model)
+    for run in part["runs"]:
+        run["model"] += more
+
+
+def _name(model: str) -> str:
+    return model.split(", ")[0]
+
+
+def _title(model: str) -> str:
+    return model.replace(_name(model), title(_name(model)), 1)
 
 
 def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = REFERENCE) -> str:
@@ -58,7 +79,7 @@ def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = R
     header += [] if beyond is None else [f"beyond {beyond} inputs"]
     rows = [
         [
-            title(model),
+            _title(model),
             _size(tree["models"][model]),
             mean_and_spread([*measure.by_seed(results).values()]),
             *([] if beyond is None else [f"{_beyond(results, beyond):.3f}"]),
@@ -66,7 +87,7 @@ def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = R
         ]
         for model, results in runs.items()
     ]
-    return markdown_table([*header, f"{title(reference)} is ahead by (95%)"], rows)
+    return markdown_table([*header, f"{_title(reference)} is ahead by (95%)"], rows)
 
 
 def draw(tree: Mapping[str, Any], out: Path) -> None:
@@ -149,9 +170,10 @@ def show(parser: Parser, given: argparse.Namespace) -> None:
     if not any(run["finished"] for run in tree["runs"]):
         parser.error(f"{given.folders[0]}: no run is finished; --resume the experiment")
     if given.models is not None:
-        if unknown := [name for name in given.models if name not in tree["models"]]:
-            parser.error(f"--models: no {unknown[0]} there; choose {', '.join(tree['models'])}")
-        tree["runs"] = [run for run in tree["runs"] if run["model"] in given.models]
+        known = dict.fromkeys(map(_name, tree["models"]))
+        if unknown := [name for name in given.models if name not in known]:
+            parser.error(f"--models: no {unknown[0]} there; choose {', '.join(known)}")
+        tree["runs"] = [run for run in tree["runs"] if _name(run["model"]) in given.models]
     finished = [run for run in tree["runs"] if run["finished"]]
     models = dict.fromkeys(run["model"] for run in finished)
     if not finished:

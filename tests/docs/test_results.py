@@ -91,6 +91,7 @@ def folders(tmp_path):
     write("first", ["retnet", "data_controlled"])
     write("second", ["softmax"])
     write("other", sizes, draws=3)
+    write("slow", ["retnet"], train={**experiment["train"], "optimizer.phase_share": 0.1})
     write("unfinished", sizes, finished=False)
     return tmp_path
 
@@ -98,10 +99,8 @@ def folders(tmp_path):
 @pytest.mark.parametrize("parts", ["whole", "first second"])
 def test_figures_and_order(compare, folders, monkeypatch, parts):
     monkeypatch.chdir(folders)
-    header, _, *rows = (
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in compare(*parts.split(), "--beyond", 1).splitlines()
-    )
+    lines = compare(*parts.split(), "--beyond", 1).splitlines()
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     assert header[3:] == ["beyond 1 inputs", "data-controlled is ahead by (95%)"]
     assert rows == [
         ["softmax without positions", "grows", "1.000", "1.000", ""],
@@ -116,12 +115,12 @@ def test_figures_and_order(compare, folders, monkeypatch, parts):
 
 @pytest.mark.parametrize(("options", "words"), [
     ("whole --beyond 2 --reference retnet", "RetNet is ahead by (95%)"),
+    ("whole slow --models retnet,data_controlled", "| RetNet, phase_share 0.1 | 1,024 "),
     ("second --pictures DIR", "accuracies.png"),  # without the reference
-    ("whole --beyond -1", "--beyond -1: expected 0 to 2"),
+    ("whole --beyond -1", "--beyond -1: expected 0 to 2"), ("unfinished", "error: "),
     ("whole --pictures /dev/null", "--pictures /dev/null: File exists; choose another folder"),
     ("whole --reference s5", "of it; choose retnet, softmax, data_controlled; see"),
     ("whole --models retnet,s5", "--models: no s5 there; choose retnet, data_controlled"),
-    ("unfinished", "error: "),
     ("second other", "other: differs from second in draws; leave it"),
     ("second whole", "whole: has softmax, as a folder before it; leave one"),
 ])  # fmt: skip
