@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.configuration import read_json
-from mlx_gateloop.errors import InputError, one_line, shortened
-from mlx_gateloop.io.models import HUB_ID
+from mlx_gateloop.errors import InputError, shortened
+from mlx_gateloop.io.models import HUB_ID, refusing
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece, largest_id
 
 from .reading.find import download
@@ -67,10 +67,8 @@ def _with_transformers(path: Path) -> Any:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    try:
+    with refusing(f"--tokenizer {path}", "cannot be loaded"):
         if path.is_file():
             return PreTrainedTokenizerFast(tokenizer_file=str(path))
         # without it, transformers asks on the terminal whether to run the repository's code
         return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
-    except Exception as error:  # tokenizers raises nothing narrower
-        raise InputError(f"--tokenizer {path}: cannot be loaded: {one_line(error)}") from None

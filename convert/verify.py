@@ -103,13 +103,6 @@ class Noting:
         return getattr(self._layer, name)
 
 
-def compare_at(
-    length: int, name: str, model: nn.Module, vocab_size: int, source: Reference
-) -> Comparison:
-    tokens = random_tokens(vocab_size, length)
-    return compare(name, logits(model, tokens), source.logits(tokens))
-
-
 def verify(model: nn.Module, vocab_size: int, source: Reference, tolerance: float) -> Report:
     """Compare logits at each length on random tokens, and each layer at the first that fails."""
     results: list[Comparison] = []

@@ -5,7 +5,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from mlx_gateloop.errors import InputError, is_panic, one_line
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.models import refusing
 from mlx_gateloop.tokenizer import TextStream, hidden, start_ids, text_ids, token_texts, unused
 
 from .prefix_cache import Message
@@ -24,12 +25,10 @@ class ChatTokenizer:
     def __init__(self, path: str) -> None:
         from mlx_lm.utils import load_config, load_tokenizer
 
-        try:
+        with refusing("model", "its tokenizer cannot be loaded"):
             stops = load_config(Path(path)).get("eos_token_id")
             tokenizer: Any = load_tokenizer(Path(path), eos_token_ids=stops)
             added = tokenizer.added_tokens_decoder
-        except BaseException as error:  # tokenizers raises plain exceptions, and panics
-            raise _input_error("model: its tokenizer cannot be loaded", error) from error
         self._tokenizer = tokenizer
         self._special_ids = sorted(id for id, token in added.items() if token.special)
         self.stops = sorted(tokenizer.eos_token_ids)
@@ -82,12 +81,10 @@ class ChatTokenizer:
             {"role": role, "content": hidden(self._tokenizer, text, mark)}
             for role, text in messages
         ]
-        try:
+        with refusing("messages", "the chat template rejects them"):
             written: str = self._tokenizer.apply_chat_template(
                 marked, add_generation_prompt=True, tokenize=False
             )
-        except BaseException as error:  # a template may raise anything
-            raise _input_error("messages: the chat template rejects them", error) from error
         if len(written) > MAX_CHARACTERS:
             raise InputError(
                 f"messages: the chat template writes {len(written):,} characters, "
@@ -101,10 +98,8 @@ class ChatTokenizer:
         If `typed` is None, the text is to be continued: all its special tokens become text, and the
         tokenizer's first token comes before it.
         """
-        try:
+        with refusing("text", "the model's tokenizer cannot encode it"):
             ids = text_ids(self._tokenizer, text, typed)
-        except BaseException as error:
-            raise _input_error("text: the model's tokenizer cannot encode it", error) from error
         return [*self._start, *ids] if typed is None else ids
 
     def pieces(self, ids: list[int], answer: str | None = None) -> list[str]:
@@ -152,10 +147,3 @@ def _between(edge: str, text: str) -> str:
         return text
     before, after = text.split(body, 1)
     return f"{before}{edge}{body}{edge}{after}"
-
-
-def _input_error(what: str, error: BaseException) -> InputError:
-    """Convert an exception of foreign code; re-raise Ctrl-C and the like."""
-    if not isinstance(error, Exception) and not is_panic(error):
-        raise error
-    return InputError(f"{what}: {one_line(error)}")

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.generate import Sampling
+from mlx_gateloop.generate import Sampling, can_go_back
 from mlx_gateloop.model.cache import MAX_GUESS
 from mlx_gateloop.model.convolution import STATE
 from mlx_gateloop.model.lookup import Ngrams
@@ -143,7 +143,7 @@ class Decoder:
         ids = [*self.ids, *self.answer]
         self.sampler = Sampler(self.request.sampling, ids[:-1])
         self.sampler.skip(self.given)
-        if self.request.lookup and not reader.can_trim:
+        if self.request.lookup and not can_go_back(reader.caches.all):
             run.stats.note = NO_LOOKUP
         elif self.request.lookup:
             for id in ids:

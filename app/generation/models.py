@@ -9,10 +9,10 @@ from typing import Any
 import mlx.nn as nn
 
 from mlx_gateloop.configuration import read_json
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.checks import check
 from mlx_gateloop.io.files import sha256
-from mlx_gateloop.io.models import HUB_ID, LOADED, load_weights
+from mlx_gateloop.io.models import HUB_ID, LOADED, load_weights, refusing
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.model.registered import MODELS
 from mlx_gateloop.watch import Instrumented
@@ -113,10 +113,8 @@ class Models:
             layers = (inner if isinstance(inner, dict) else config).get("num_hidden_layers")
             counts = (n if isinstance(n, int) else 0 for n in (layers, config.get("num_heads")))
             return ModelInfo(kind, next(counts), chats, next(counts))
-        try:
+        with refusing(name, "cannot be read"):
             args = ModelArgs.from_dict(config)
-        except InputError as error:
-            raise InputError(f"{name}: {one_line(error)}") from error
         sizes = args.num_hidden_layers, chats, args.heads, args.width
         return ModelInfo(kind, *sizes, args.transition)
 
@@ -157,10 +155,8 @@ class Models:
             raise InputError(f"{name}: has more outputs than inputs; not a language model")
         is_trusted = self.is_trusted(name)
         tokenizer = InProcess(str(path)) if is_trusted else Isolated(str(path), self.bounds)
-        try:
+        with refusing(name, "cannot be run"):  # not a language model, or sizes that do not fit
             form = layout(model)
-        except Exception as error:  # not a language model, or sizes that do not fit
-            raise InputError(f"{name}: cannot be run: {one_line(error)}") from error
         return LoadedModel(model, Instrumented(model), form, tokenizer, fingerprint_of(digests))
 
     def key(self, name: str) -> str:
@@ -200,7 +196,11 @@ class Models:
         self.check(name)
         if (path := self._local(name)) is not None:
             return path, self.roots
-        path = _snapshot(name, is_local=not download)
+        from huggingface_hub import snapshot_download
+
+        kept = [*LOADED, SUMS]
+        with refusing(name, "cannot be downloaded from the hub"):
+            path = Path(snapshot_download(name, allow_patterns=kept, local_files_only=not download))
         return path, [path.parents[1]]  # a snapshot links to files in a sibling folder
 
     def _local(self, name: str) -> Path | None:
@@ -232,16 +232,6 @@ def _chats(path: Path) -> bool:
         return True
     settings = path / "tokenizer_config.json"
     return settings.exists() and bool(read_json(settings).get("chat_template"))
-
-
-def _snapshot(name: str, is_local: bool) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        patterns = [*LOADED, SUMS]
-        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=is_local))
-    except Exception as error:  # network, hub or disk
-        raise InputError(f"{name}: cannot be downloaded from the hub: {one_line(error)}") from error
 
 
 @contextmanager

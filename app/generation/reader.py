@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import mlx.core as mx
 from mlx_lm.models.cache import trim_prompt_cache
 
-from mlx_gateloop.generate import can_go_back
 from mlx_gateloop.watch import Recording
 from mlx_gateloop.watch.editing import Editing
 from mlx_gateloop.watch.hooks import Call
@@ -85,11 +84,6 @@ class Reader:
         self.caches.rollback(checkpoint)
         if self.recording is not None:
             self.recording.drop()
-
-    @property
-    def can_trim(self) -> bool:
-        """True if `trim` may be used."""
-        return can_go_back(self.caches.all)
 
     def trim(self, tokens: int) -> None:
         """Undo the last tokens of the last forward pass."""

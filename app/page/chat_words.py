@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import gradio as gr
 
 from mlx_gateloop.watch import Trace
+from mlx_gateloop.watch.sharing import base64_of
 
 from ..generation.counterfactual import CHANGES, answer_again
 from ..generation.engine import Engine
@@ -15,7 +16,7 @@ from ..generation.probes import Probe, ask_dependence
 from ..generation.run import Run
 from ..generation.words import SHOWN
 from . import scripts
-from .updates import Updates, base64_of, served, strengths
+from .updates import Updates, served, strengths
 
 WORDS = re.compile(r"\s*\w+|\s*\S|\s+")  # whitespace belongs to the next word
 

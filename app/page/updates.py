@@ -1,7 +1,6 @@
 """Updates of a run for a page, and answers to the page's questions about a run."""
 
 import asyncio
-import base64
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.recordings import NOT_FOUND
-from mlx_gateloop.watch.sharing import strength_codes
+from mlx_gateloop.watch.sharing import base64_of, strength_codes
 
 from ..generation.run import RecordedRuns, Run, public_line
 from ..generation.words import Word, Words
@@ -235,10 +234,6 @@ def _bits(indices: npt.NDArray[np.int64], count: int) -> str:
     bits = np.zeros(count, bool)
     bits[indices] = True
     return base64_of(np.packbits(bits, bitorder="little"))
-
-
-def base64_of(values: npt.NDArray[Any]) -> str:
-    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
 def served(

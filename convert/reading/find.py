@@ -14,7 +14,7 @@ import mlx.core as mx
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.io.files import sha256
-from mlx_gateloop.io.models import HUB_ID
+from mlx_gateloop.io.models import HUB_ID, refusing
 
 from .containers import READERS, Stored, Tree, read
 
@@ -158,11 +158,9 @@ def _refuse_shard(file: Path) -> None:
 
 
 def _shards(index: Path) -> list[Path]:
-    try:
+    with refusing(str(index), "not an index of shards"):
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         shards = [index.parent / name for name in sorted(names)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{index}: not an index of shards: {one_line(error)}") from None
     beside = set(index.parent.iterdir())  # a name may be too long to ask for
     for shard in shards:
         if shard.parent != index.parent or shard.suffix not in READERS:

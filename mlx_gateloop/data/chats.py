@@ -1,7 +1,6 @@
 """Conversations as a chat template writes them, and which of their tokens are answers."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any
 
 from mlx_gateloop.data.documents import Message
@@ -31,6 +30,8 @@ def answer_positions(
     An answer begins after what the template writes before one, and ends with its message, the
     token that ends a turn included.
     """
+    from mlx_lm.utils import common_prefix_len
+
     positions: list[int] = []
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
@@ -40,15 +41,9 @@ def answer_positions(
             raise InputError(f"data.loss_on: answers, but {reason}")
         before = chat_ids(messages[:number], tokenizer, tools, add_generation_prompt=True)
         whole = chat_ids(messages[: number + 1], tokenizer, tools)
-        begin, end = (_common(part, ids) for part in (before, whole))
+        begin, end = (common_prefix_len(part, ids) for part in (before, whole))
         if end < len(whole) - 1 or begin >= end:  # a tokenizer may merge one token with the next
             reason = "this chat template changes an answer when messages follow"
             raise InputError(f"data.loss_on: answers, but {reason}; give single turns")
         positions += range(begin, end)
     return positions
-
-
-def _common(part: list[int], ids: list[int]) -> int:
-    """Return the number of first tokens that two lists share."""
-    pairs = zip(part, ids, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from mlx_gateloop.data.corpus import load_corpus
-from mlx_gateloop.data.documents import Document, texts
+from mlx_gateloop.data.documents import texts
 from mlx_gateloop.data.task import Samples, Task
 from mlx_gateloop.errors import InputError
 
@@ -27,8 +27,9 @@ def next_byte(file: str = "", length: int = 256, seed: int = 0) -> Task:
         start = seed % SPLITS * len(documents) // SPLITS
         documents = documents[start:] + documents[:start]
         sizes = [len(part) for part in (corpus.train, corpus.validation, corpus.test)]
-        cuts = pairwise([0, *accumulate(sizes)])
-        training, validation, test = (_samples(_bytes(documents[a:b]), length) for a, b in cuts)
+        spans = pairwise([0, *accumulate(sizes)])
+        parts = ("".join(texts(documents[a:b])).encode() for a, b in spans)
+        training, validation, test = (_samples(np.frombuffer(p, np.uint8), length) for p in parts)
     else:
         text = _read(file, 20 * length + 1, length)
         samples = _samples(np.roll(text, -(seed % SPLITS * len(text) // SPLITS)), length)
@@ -47,10 +48,6 @@ def _read(file: str, least: int, length: int) -> np.ndarray:
     if len(text) < least:
         raise InputError(f"{file}: {len(text)} bytes; at least {least} for a length of {length}")
     return text
-
-
-def _bytes(documents: list[Document]) -> np.ndarray:
-    return np.frombuffer("".join(texts(documents)).encode(), np.uint8)
 
 
 def _samples(text: np.ndarray, length: int) -> Samples:

@@ -5,12 +5,12 @@ says how many positions one pass may serve. So the text is as without guesses, t
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import trim_prompt_cache
+from mlx_lm.utils import common_prefix_len
 
 from mlx_gateloop.model.cache import MAX_GUESS
 
@@ -92,8 +92,7 @@ def lookup_tokens(
         while len(guess) > 1 and following.item() == guess[0]:
             guess = guess[: min(longest, left)]
             drawn: Any = read(mx.array(guess, mx.uint32)).tolist()
-            pairs = zip(guess[1:], drawn, strict=False)
-            count = 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            count = 1 + common_prefix_len(guess[1:], drawn)
             trim_prompt_cache(prompt_cache, len(guess) - count)
             sampler.back(len(guess) - count)
             longest = min(MAX_GUESS, 2 * count)

@@ -45,7 +45,8 @@ class Instrumented:
 
     def __init__(self, model: nn.Module) -> None:
         modules = _recurrent_modules(model)
-        if any(map(_is_instrumented, [model, *modules.values()])):
+        every = [model, *modules.values()]
+        if any("_watched" in vars(type(m)) or "observe" in vars(m) for m in every):
             raise InputError("model: already being recorded; end that recording first")
         self.recurrences = [_recurrences(type(module)) for module in modules.values()]
         self.names, self.unwatched = list(modules), _unwatched(model, modules)
@@ -257,7 +258,3 @@ def _unwatched(model: nn.Module, watched: dict[str, nn.Module]) -> dict[str, str
         if re.search(r"(^|\.)layers\.\d+$", path) and not seen:
             reasons[path] = "no known recurrence"
     return {path: reasons[path] for path in reversed(modules) if path in reasons}
-
-
-def _is_instrumented(module: nn.Module) -> bool:
-    return "_watched" in vars(type(module)) or "observe" in vars(module)

@@ -102,7 +102,7 @@ def share(
         "version": VERSION,
         "texts": [texts[token] for token in kept],
         "kinds": [kinds[token] for token in kept],
-        "left": _base64(_strengths(trace, kept)),
+        "left": base64_of(_strengths(trace, kept)),
         "rates": [LOW, HIGH],
         "layers": [_layer(trace, layer, kept) for layer in range(trace.layers)],
         "forgotten": [_changes(each, texts, kinds, kept) for each in forgotten],
@@ -161,7 +161,7 @@ def _layer(trace: Any, layer: int, kept: Sequence[int]) -> dict[str, Any]:
     groups = np.array_split(order, min(len(order), ROWS, max_groups))
     means = np.stack([codes[:, group].mean(1) for group in groups], 1)
     rows = np.rint(means).astype(np.uint8)
-    return {"kind": trace.kinds[layer], "rows": len(groups), "codes": _base64(rows)}
+    return {"kind": trace.kinds[layer], "rows": len(groups), "codes": base64_of(rows)}
 
 
 def _changes(
@@ -185,7 +185,7 @@ def _escaped(signs: str, text: str) -> str:
     return re.sub(signs, lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
-def _base64(codes: np.ndarray) -> str:
+def base64_of(codes: np.ndarray) -> str:
     return base64.b64encode(codes.tobytes()).decode("ascii")
 
 
