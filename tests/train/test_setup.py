@@ -68,20 +68,17 @@ def test_a_new_model_of_the_family_learns(text_file, tmp_path, without_pictures)
     assert result.best_loss < np.log(256) - 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": {"model_type": "mamba"}}, "unknown model.model_type 'mamba'"),
-        ({"model": {"model_type": ["gla"]}}, "unknown model.model_type"),
-        ({"model": {"model_type": "gla", "preset": "demo"}}, "model.preset: leave it out"),
-        ({"model": {"model_type": "gla", "gate": "real"}}, "unknown key model.gate"),
-        ({"model": {"model_type": "hgrn2", "hidden_size": 7}}, "model.expand_ratio: expected"),
-        ({"weights": "nowhere"}, "weights: no model directory at"),
-        ({"weights": "nowhere", "start": "spread"}, "start: must be published with weights"),
-        ({"weights": "nowhere", "sequence_chunk": 8}, "sequence_chunk: must be None with weights"),
-        ({"lora_rank": 2}, "lora_rank needs weights"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"model": {"model_type": "mamba"}}, "unknown model.model_type 'mamba'"),
+    ({"model": {"model_type": ["gla"]}}, "unknown model.model_type"),
+    ({"model": {"model_type": "gla", "preset": "demo"}}, "model.preset: leave it out"),
+    ({"model": {"model_type": "gla", "gate": "real"}}, "unknown key model.gate"),
+    ({"model": {"model_type": "hgrn2", "hidden_size": 7}}, "model.expand_ratio: expected"),
+    ({"weights": "nowhere"}, "weights: no model directory at"),
+    ({"weights": "nowhere", "start": "spread"}, "start: must be published with weights"),
+    ({"weights": "nowhere", "sequence_chunk": 8}, "sequence_chunk: must be None with weights"),
+    ({"lora_rank": 2}, "lora_rank needs weights"),
+])  # fmt: skip
 def test_an_unusable_start_is_named(changes, message):
     assert message in refusal(TrainConfig.load, None, TINY | changes)
 

@@ -133,18 +133,15 @@ def test_dropout_is_off_and_comes_back():
     assert model.training
 
 
-@pytest.mark.parametrize(
-    ("text", "left_out", "message"),
-    [
-        ([], [], "tokens: expected at least one"),
-        ([[1, 2]], [0], "tokens: expected integers in one dimension"),
-        ("text", [0], "tokens: expected integers in one dimension"),
-        ([1, -1], [0], "tokens: expected ids from 0 to 16, got -1"),
-        ([1, 2], [2], "left_out.*: expected positions from 0 to 1, got 2"),
-        ([1, 2], [-1], "left_out.*: expected positions from 0 to 1, got -1"),
-        ([1, 2], 1, "left_out.*: expected integers in one dimension"),
-    ],
-)
+@pytest.mark.parametrize(("text", "left_out", "message"), [
+    ([], [], "tokens: expected at least one"),
+    ([[1, 2]], [0], "tokens: expected integers in one dimension"),
+    ("text", [0], "tokens: expected integers in one dimension"),
+    ([1, -1], [0], "tokens: expected ids from 0 to 16, got -1"),
+    ([1, 2], [2], "left_out.*: expected positions from 0 to 1, got 2"),
+    ([1, 2], [-1], "left_out.*: expected positions from 0 to 1, got -1"),
+    ([1, 2], 1, "left_out.*: expected integers in one dimension"),
+])  # fmt: skip
 def test_wrong_input_is_one_line(text, left_out, message):
     model = tiny_model()
     for call in (
@@ -161,13 +158,10 @@ def test_ids_that_are_never_predicted_are_refused():
     assert found == "tokens: the model predicts ids below 5, got 7"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({"since": since}, "since: expected 0 to 1, got ") for since in (-1, 2, 0.5, None)),
-        *(({"left_out": wrong}, "left_out.*: expected") for wrong in (5, "0", {0})),
-        ({"left_out": [[0], []]}, r"left_out\[1\]: expected at least one"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    *(({"since": since}, "since: expected 0 to 1, got ") for since in (-1, 2, 0.5, None)),
+    *(({"left_out": wrong}, "left_out.*: expected") for wrong in (5, "0", {0})),
+    ({"left_out": [[0], []]}, r"left_out\[1\]: expected at least one"),
+])  # fmt: skip
 def test_wrong_options_are_one_line(options, message):
     assert re.match(message, refusal(gl.watch.depends, tiny_model(), [1, 2, 3], **options))

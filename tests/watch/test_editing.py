@@ -118,21 +118,18 @@ def test_channels_is_an_edit_for_each(name):
         np.testing.assert_allclose(losses[channel], expected[2:], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "edits", "message"),
-    [
-        ("ours", [Edit(2)], "edits[0].layer: expected 0 to 1, got 2"),
-        ("ours", [Edit(0), Edit(0, [8])], "edits[1].channels: expected 0 to 7, got 8"),
-        ("ours", [Edit(0, tokens=[-1])], "edits[0].tokens: expected 0 or more, got -1"),
-        ("ours", [Edit(0, tokens=[4])], "edits[0].tokens: expected 0 to 3, got 4"),
-        ("mamba", [Edit(0)], "edits: layer 0 computes its decays inside ssm_step"),
-        ("llama", [Edit(0)], "model: it has no recurrent layer"),
-        ("kimi_k3", [Edit(0, keep=0)], "keep: the gate of this layer has a lower bound"),
-        ("kimi_linear", [Edit(0, [1], write=0)], "write: this layer writes whole heads"),
-        ("mamba2", [Edit(0, [4])], "edits[0].channels: expected 0 to 3, got 4"),
-        ("mamba2", [Edit(0, keep=1.5)], "edits[0].keep: expected 0 to 1 for this model, got 1.5"),
-    ],
-)
+@pytest.mark.parametrize(("name", "edits", "message"), [
+    ("ours", [Edit(2)], "edits[0].layer: expected 0 to 1, got 2"),
+    ("ours", [Edit(0), Edit(0, [8])], "edits[1].channels: expected 0 to 7, got 8"),
+    ("ours", [Edit(0, tokens=[-1])], "edits[0].tokens: expected 0 or more, got -1"),
+    ("ours", [Edit(0, tokens=[4])], "edits[0].tokens: expected 0 to 3, got 4"),
+    ("mamba", [Edit(0)], "edits: layer 0 computes its decays inside ssm_step"),
+    ("llama", [Edit(0)], "model: it has no recurrent layer"),
+    ("kimi_k3", [Edit(0, keep=0)], "keep: the gate of this layer has a lower bound"),
+    ("kimi_linear", [Edit(0, [1], write=0)], "write: this layer writes whole heads"),
+    ("mamba2", [Edit(0, [4])], "edits[0].channels: expected 0 to 3, got 4"),
+    ("mamba2", [Edit(0, keep=1.5)], "edits[0].keep: expected 0 to 1 for this model, got 1.5"),
+])  # fmt: skip
 def test_what_cannot_be_edited_is_one_line(name, edits, message):
     model = tiny_model() if name == "ours" else recurrent_model(name)
     before = parts(model)

@@ -133,14 +133,11 @@ def test_texts_are_read_as_the_tokenizer_reads_them(tmp_path, chat):
     same()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sub_norm": True}, "sub_norm: a page runs False, got True"),
-        ({"transition": "lru"}, "transition: a page runs data_controlled or fixed, got lru"),
-        ({"hidden_size": 64, "intermediate_size": 64}, "a page runs at most 30,000 parameters"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"sub_norm": True}, "sub_norm: a page runs False, got True"),
+    ({"transition": "lru"}, "transition: a page runs data_controlled or fixed, got lru"),
+    ({"hidden_size": 64, "intermediate_size": 64}, "a page runs at most 30,000 parameters"),
+])  # fmt: skip
 def test_a_model_that_a_page_cannot_run(tmp_path, capsys, monkeypatch, options, message):
     monkeypatch.setattr(import_module("mlx_gateloop.watch.page"), "MAX_PARAMETERS", 30_000)
     save_tiny_model(tmp_path / "model", **options)

@@ -111,18 +111,15 @@ def test_a_notebook_shows_a_trace_in_a_frame():
     assert shown.count("<") == 2  # the frame's: all of the page is escaped
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"texts": ["a"]}, "texts: expected 3, one per token, got 1"),
-        ({"texts": [1, 2, 3]}, "texts: expected"),
-        ({"kinds": ["answer"]}, "kinds: expected 3"),
-        ({"kinds": ["answer", "answer", "</script>"]}, "kinds: expected prompt, answer"),
-        ({"start": 3}, "start: expected 0 to 2, got 3"),
-        ({"start": -1}, "start: expected 0 to 2, got -1"),
-        ({"forgotten": [gl.watch.Counterfactual([3], [])]}, "forgotten: expected positions"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"texts": ["a"]}, "texts: expected 3, one per token, got 1"),
+    ({"texts": [1, 2, 3]}, "texts: expected"),
+    ({"kinds": ["answer"]}, "kinds: expected 3"),
+    ({"kinds": ["answer", "answer", "</script>"]}, "kinds: expected prompt, answer"),
+    ({"start": 3}, "start: expected 0 to 2, got 3"),
+    ({"start": -1}, "start: expected 0 to 2, got -1"),
+    ({"forgotten": [gl.watch.Counterfactual([3], [])]}, "forgotten: expected positions"),
+])  # fmt: skip
 def test_wrong_input_is_one_line(options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}[^\n]*$"):
         gl.watch.share(recorded(tiny_model(), 3), **{"texts": ["a", "b", "c"], **options})

@@ -151,13 +151,10 @@ def check_second_derivatives(loss, size, dtype=mx.float32):
 
 
 @max_headed_and_heads
-@pytest.mark.parametrize(
-    ("dtype", "is_complex", "has_h0"),
-    [
-        *((mx.float32, *bits) for bits in product([True, False], repeat=2)),
-        *((dtype, True, True) for dtype in HALVES),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "is_complex", "has_h0"), [
+    *((mx.float32, *bits) for bits in product([True, False], repeat=2)),
+    *((dtype, True, True) for dtype in HALVES),
+])  # fmt: skip
 def test_second_derivatives_of_the_operator(heads, dtype, is_complex, has_h0):
     mask = mx.arange(5)[None] != 3 if heads ^ is_complex ^ has_h0 else None
     state = (1, 1 + is_complex, *((2, 3, 2) if heads else (5,)))

@@ -29,15 +29,12 @@ ANOTHER = f"it was built for MLX 0.0.1, and this is MLX {MLX}"
 WARNING = f"mlx_gateloop runs without its C++ extension: {ANOTHER}; see gateloop doctor"
 
 
-@pytest.mark.parametrize(
-    ("version", "reason", "installed", "said"),
-    [
-        ("0.0.1", "", True, [ANOTHER, WARNING]),
-        ("", "no C++ compiler was found", True, ["no C++ compiler was found"]),
-        ("", "", False, ["this is the source of the package, not an installed one"]),
-        (MLX, "", True, ["it does not load: import of mlx_gateloop.ops.cpu._ext halted"]),
-    ],
-)
+@pytest.mark.parametrize(("version", "reason", "installed", "said"), [
+    ("0.0.1", "", True, [ANOTHER, WARNING]),
+    ("", "no C++ compiler was found", True, ["no C++ compiler was found"]),
+    ("", "", False, ["this is the source of the package, not an installed one"]),
+    (MLX, "", True, ["it does not load: import of mlx_gateloop.ops.cpu._ext halted"]),
+])  # fmt: skip
 def test_without_the_extension_the_operator_works_and_the_reason_is_known(
     version, reason, installed, said
 ):

@@ -22,27 +22,21 @@ def case(is_short, *arguments):
     return pytest.param(*arguments, marks=[] if is_short else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(
-    ("variant", "architecture", "plan"),
-    [
-        case(n == 0 and v.id in SHORT, v.values[0], *each)
-        for n, each in enumerate(COMPILED)
-        for v in VARIANTS
-    ],
-)
+@pytest.mark.parametrize(("variant", "architecture", "plan"), [
+    case(n == 0 and v.id in SHORT, v.values[0], *each)
+    for n, each in enumerate(COMPILED)
+    for v in VARIANTS
+])  # fmt: skip
 def test_the_kernels(variant, architecture, plan):
     for _, text in texts("cuda", launch, variant, (2, 100, 40), plan):
         fits(text, architecture)
 
 
-@pytest.mark.parametrize(
-    ("variant", "segments"),
-    [
-        case(segments == 16 and v is HEADS[0], v.values[0], segments)
-        for segments in (16, 8, 4)
-        for v in HEADS
-    ],
-)
+@pytest.mark.parametrize(("variant", "segments"), [
+    case(segments == 16 and v is HEADS[0], v.values[0], segments)
+    for segments in (16, 8, 4)
+    for v in HEADS
+])  # fmt: skip
 def test_the_kernels_of_heads(variant, segments):
     found = texts("cuda", launch_heads, variant, segments)
     for _, text in found[:: 4 if variant == HEADS[0].values[0] else 1]:  # the first and last

@@ -149,15 +149,12 @@ def test_parts_go_with_the_segments_of_their_pass():
     assert machine.segments("aggregate") == machine.segments("backward") == {4}
 
 
-@pytest.mark.parametrize(
-    ("heads", "options"),
-    [
-        ((3, 1, 1), {}),
-        ((3, 1, 1), {"is_complex": False, "masked": 0.3, "reverse": True}),
-        ((2, 5, 3), {"masked": 0.3, "reverse": True}),
-        ((2, 5, 3), {"is_complex": False}),
-    ],
-)
+@pytest.mark.parametrize(("heads", "options"), [
+    ((3, 1, 1), {}),
+    ((3, 1, 1), {"is_complex": False, "masked": 0.3, "reverse": True}),
+    ((2, 5, 3), {"masked": 0.3, "reverse": True}),
+    ((2, 5, 3), {"is_complex": False}),
+])  # fmt: skip
 def test_without_its_kernel_the_gradient_is_that_of_plain_operations(heads, options):
     name = "backward" if heads == (3, 1, 1) else "heads_backward"
     machine = Machine(above(0, name, COMPILER))
@@ -329,14 +326,11 @@ def test_compile_and_checkpoint_trace_both_passes(sizes):
         assert {f"gateloop_{of_heads}{name}" for name in ("forward", "backward")} == set(seen)
 
 
-@pytest.mark.parametrize(
-    ("length", "sizes"),
-    [
-        (2**16, [(2**15,)] * 2),
-        (2**16, [(2**7, 2**8)] * 2),
-        (1, [(2**7, 2**8 - 1), (2**7, 2**16 - 64)]),  # states, to the end of the last tile
-    ],
-)
+@pytest.mark.parametrize(("length", "sizes"), [
+    (2**16, [(2**15,)] * 2),
+    (2**16, [(2**7, 2**8)] * 2),
+    (1, [(2**7, 2**8 - 1), (2**7, 2**16 - 64)]),  # states, to the end of the last tile
+])  # fmt: skip
 def test_sequences_and_states_beyond_31_bits_are_refused(length, sizes):
     q, v = (mx.broadcast_to(mx.zeros(1), (1, length, *size)) for size in sizes)  # takes no memory
     kernels = Kernels("metal", lambda **_: composing(lambda **_: None))
