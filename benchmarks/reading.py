@@ -48,7 +48,7 @@ def main() -> None:
         model = gl.Model(gl.ModelArgs(output_gate=True))
         model.eval()
     blocks = read_tokens([arguments.text], tokenizer, 0)
-    ids = list(islice((token for block, _ in blocks for token in block), arguments.tokens))
+    ids = list(islice((token for block, *_ in blocks for token in block), arguments.tokens))
     state, rows = gl.State(model.make_cache()), []
     state.read(model, ids[:TOKENS])  # the first pass allocates
     tenth = (len(ids) - TOKENS) // 10 // TOKENS * TOKENS

@@ -1,6 +1,7 @@
 """`gateloop read`: read text of any length into a state file."""
 
 import argparse
+import hashlib
 import sys
 import time
 from codecs import getincrementaldecoder
@@ -52,18 +53,25 @@ def _read(arguments: argparse.Namespace) -> None:
     bar = tqdm(total=size or None, initial=state.source, unit="B", unit_scale=True, disable=None)
     with interrupt_flag() as stop, bar:
         try:
-            for ids, read in read_tokens(parts, tokenizer, state.source):
+            stop.may_raise = True  # while it waits for text
+            for ids, read, digest in read_tokens(parts, tokenizer, state.source, state.digest):
+                stop.may_raise = False
                 for first in range(0, len(ids), TOKENS):
                     state.read(model, ids[first : first + TOKENS])
                 bar.update(read - state.source)
                 bar.set_postfix_str(f"{state.tokens:,} tokens")
-                state.source = read
+                state.source, state.digest = read, digest
                 if stop.is_set():
-                    raise KeyboardInterrupt(f"{out}: {state.tokens:,} tokens; --resume continues")
+                    raise KeyboardInterrupt
                 if time.monotonic() - saved > SECONDS:
                     states.write_hashed(out, state, hashed, arguments.model)
                     saved = time.monotonic()
+                stop.may_raise = True
+        except KeyboardInterrupt:
+            more = f"{out}: {state.tokens:,} tokens; --resume continues" if state.tokens else ""
+            raise KeyboardInterrupt(more) from None
         finally:
+            stop.may_raise = False
             if state.tokens > before:
                 states.write_hashed(out, state, hashed, arguments.model)
     if state.logits is None:
@@ -84,34 +92,42 @@ def _parts(text: str) -> list[Path | None]:
 
 
 def read_tokens(
-    parts: list[Path | None], tokenizer: Any, skipped: int
-) -> Iterator[tuple[list[int], int]]:
-    """Yield the tokens of a block of text, and the bytes read so far; `skipped` were read before.
+    parts: list[Path | None], tokenizer: Any, skipped: int, known: str = ""
+) -> Iterator[tuple[list[int], int, str]]:
+    """Yield the tokens of a block of text, the bytes read so far and their SHA-256.
+
+    The first `skipped` bytes, with the SHA-256 `known` if that is not empty, were read before.
 
     Blocks end after a line if they can, so that the tokens are those of the whole text. Between
     two files come the tokens that the tokenizer has for the end and the start of a text.
     """
     from mlx_gateloop.tokenizer import plain_ids, start_ids
 
-    read, between, has_begun = 0, start_ids(tokenizer), False
+    read, between, has_begun, digest = 0, start_ids(tokenizer), False, hashlib.sha256()
     for path in parts:
         ids = between if read >= skipped else []
         with sys.stdin.buffer if path is None else path.open("rb") as file:
             blocks = _blocks(file, "standard input" if path is None else str(path))
             for number, (text, size) in enumerate(blocks):
+                data, before = text.encode(), max(0, skipped - read)
                 read += size
                 has_begun = has_begun or text != "\ufeff"
+                digest.update(data[:before])
+                if 0 < before <= size and known not in ("", digest.hexdigest()):
+                    why = f"the state has read {skipped:,} bytes of another text"
+                    raise InputError(f"--resume: {why}; give that one")
                 if read <= skipped:
                     continue
-                if (known := skipped - (read - size)) > 0:  # the file has grown
-                    data = text.encode()
-                    if data[known - 1 : known] != b"\n":
-                        raise InputError(f"--resume: the state's {skipped:,} bytes end in a line")
-                    text = data[known:].decode()
+                digest.update(data[before:])
+                if before > 0:  # the file has grown
+                    if data[before - 1 : before] != b"\n":
+                        why = f"the state's {skipped:,} bytes end in a line, which has grown"
+                        raise InputError(f"--resume: {why}; read the text into a new file")
+                    text = data[before:].decode()
                 elif number == 0:
                     text = text.removeprefix("\ufeff")
                 if text:
-                    yield ids + plain_ids(tokenizer, text), read
+                    yield ids + plain_ids(tokenizer, text), read, digest.hexdigest()
                     ids = []
         if has_begun:  # an empty file before the text is none
             between = [t for t in (tokenizer.eos_token_id,) if t is not None] + start_ids(tokenizer)

@@ -78,7 +78,7 @@ def write_hashed(
     if any(layer.empty() for layer in state.cache):
         raise InputError(f"{path}: the state is empty; read a text before")
     facts: dict[str, Any] = {"hashes": hashed, "tokens": state.tokens, "last": state.last}
-    facts["source"] = state.source
+    facts |= {"source": state.source, "digest": state.digest}
     if state.logits is not None:
         logits = np.array(state.logits.astype(mx.float32), "<f4")
         facts["logits"] = base64.b64encode(logits.tobytes()).decode()
@@ -132,14 +132,15 @@ def read_hashed(
         saved = tree_unflatten(list(arrays.items()))
         facts = json.loads(metadata.get("gateloop", "{}"))
         state = State(cache, int(facts.get("tokens", 1)), None, [*map(int, facts.get("last", []))])
-        state.source = int(facts.get("source", 0))
+        state.source, state.digest = int(facts.get("source", 0)), str(facts.get("digest", ""))
         if "logits" in facts:
             state.logits = mx.array(np.frombuffer(base64.b64decode(facts["logits"]), "<f4"))
         other = next((n for n, v in facts.get("hashes", {}).items() if v != hashed[n]), None)
         values = [x for x in [*arrays.values(), state.logits] if isinstance(x, mx.array)]
         is_whole = state.logits is None or state.logits.size == outputs
         in_range = min([state.tokens, state.source, *state.last]) >= 0
-        if not (is_whole and in_range and max(state.last, default=0) < (readable_ids(model) or 1)):
+        in_range = in_range and max(state.last, default=0) < (readable_ids(model) or 1)
+        if not other and not (is_whole and in_range):
             raise ValueError("its tokens or logits are out of range")
         if not all(mx.isfinite(x).all() for x in values):
             raise ValueError("its numbers are not finite")
@@ -200,6 +201,8 @@ def mix(paths: Sequence[str], factors: Sequence[float], out: str) -> None:
         shapes = [{n: x.shape for n, x in each.items()} for each in (arrays, first)]
         if others["hashes"] != facts["hashes"] or shapes[0] != shapes[1]:
             raise InputError(f"{path}: from another model than {paths[0]}; mix states of one model")
+    if not all(x.ndim for x in first.values()):  # an offset of keys and values
+        raise InputError(f"{paths[0]}: a state of attention, whose tokens have no sum; mix others")
     mixed, pairs = {}, [*zip(factors, files, strict=True)]
     for name, array in first.items():
         parts = [factor * file[0][name].astype(mx.float32) for factor, file in pairs]

@@ -20,6 +20,7 @@ class State:
         logits: The logits `[V]` of the next token; None if unknown, as in mlx-lm's own files.
         last: The last tokens, which decide how the next one is written.
         source: Bytes of the text read, to resume there.
+        digest: SHA-256 of these bytes; empty if unknown.
 
     Examples:
         >>> import mlx_gateloop as gl
@@ -35,6 +36,7 @@ class State:
     logits: mx.array | None = None
     last: list[int] = field(default_factory=list)
     source: int = 0
+    digest: str = ""
 
     def read(self, model: nn.Module, ids: Sequence[int]) -> None:
         """Read token ids and update the state."""

@@ -10,15 +10,26 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C during training, after everything was saved."""
 
 
+class Stop(threading.Event):
+    """A request to stop; where it `may_raise`, nothing is unfinished and it comes as Ctrl-C."""
+
+    may_raise = False
+
+    def request(self, *_: object) -> None:
+        self.set()
+        if self.may_raise:
+            raise KeyboardInterrupt
+
+
 @contextmanager
-def interrupt_flag() -> Iterator[threading.Event]:
+def interrupt_flag() -> Iterator[Stop]:
     """Yield an event that Ctrl-C and SIGTERM set in the main thread; again they do nothing."""
-    stop = threading.Event()
+    stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
     requests = (signal.SIGINT, signal.SIGTERM)
-    previous = [signal.signal(request, lambda *_: stop.set()) for request in requests]
+    previous = [signal.signal(request, stop.request) for request in requests]
     try:
         yield stop
     finally:

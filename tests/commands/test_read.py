@@ -95,6 +95,21 @@ def test_a_text_that_has_grown_is_read_on(model, work, capsys):
     (work / "book.txt").write_text("one\ntwo\nthree\nending")
     capsys.readouterr()
     assert "17 bytes end in a line" in fails(capsys, "read", "book.txt", *ARGV, "--resume")
+    (work / "book.txt").write_text("one\ntwo\nthird\nend\nand")
+    assert "17 bytes of another text" in fails(capsys, "read", "book.txt", *ARGV, "--resume")
+
+
+def test_waiting_for_text_can_be_interrupted(model, work, monkeypatch):
+    class Pipe(io.BytesIO):
+        def read(self, size):
+            if not (text := super().read(size)):
+                signal.raise_signal(signal.SIGINT)
+                raise AssertionError("it would wait for more")
+            return text
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Pipe(BOOK.encode())))
+    assert reads("-") == 130
+    is_state_after(BOOK)
 
 
 def test_what_is_no_text_ends_with_what_was_read(model, work, capsys):

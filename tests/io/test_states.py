@@ -98,7 +98,7 @@ def test_the_state_of_anything_else_is_refused(tokenizer, tmp_path):
     adapted = tiny_model()
     linear_to_lora_layers(adapted, 2, {"rank": 2, "scale": 1.0, "dropout": 0.0})
     others = {
-        "model": (tiny_model(layer_norm_eps=1e-6), tokenizer),
+        "model": (tiny_model(vocab_size=9), tokenizer),
         "weights": (tiny_model(seed=1), tokenizer),
         "tokenizer": (model, larger),
     }
@@ -154,10 +154,10 @@ def test_a_write_that_fails_keeps_the_file_before(tokenizer, tmp_path, monkeypat
 
 @pytest.fixture(scope="module")
 def made(tokenizer, tmp_path_factory):
-    """The states `a` and `b` of two texts, `c` of another model, and a file that is no state."""
+    """States: `a` and `b` of two texts, `c` of another model, `s` of attention; `d` is none."""
     folder = tmp_path_factory.mktemp("states")
-    for name, seed, count in (("a", 0, 2), ("b", 0, 1), ("c", 1, 1)):
-        model = tiny_model(seed)
+    for name, seed, count in (("a", 0, 2), ("b", 0, 1), ("c", 1, 1), ("s", 0, 1)):
+        model = tiny_model(seed, **(MODELS["softmax"] if name == "s" else {}))
         gl.write_state(folder / f"{name}.state", has_read(model, count), model, tokenizer)
     with (folder / "d.state").open("wb") as file:
         mx.save_safetensors(file, {"0.0.0": mx.zeros((2, 2))})
@@ -184,6 +184,7 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path):
     ("ab", [1, float("nan")], "expected finite numbers"),
     ("ab", [1, 1e300], "the sum is not finite"),
     ("ax", [1, 1], "no such"),
+    ("s", [0.5], "a state of attention"),
     ("bad", [1, 1, 1], "not a state of gateloop read or gl.write_state: it has no prompt"),
 ])  # fmt: skip
 def test_what_cannot_be_mixed(made, tmp_path, names, factors, message):
