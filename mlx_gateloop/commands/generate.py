@@ -20,7 +20,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--draft-model", metavar="MODEL", help=text)
     text = "propose the tokens that followed the same tokens before; the text stays the same"
     command.add_argument("--lookup", action="store_true", help=text)
-    text = "continue from a state file of `gateloop read`, `tune` or `state mix`"
+    text = "continue from a state file of `gateloop read`, `tune` or `state mix`; a text that was "
+    text += "read goes on if there is no prompt"
     command.add_argument("--state", metavar="FILE", help=text)
     text = "generate N texts in one batch, separated by lines of ---"
     command.add_argument("--samples", type=int, metavar="N", help=text)
@@ -94,7 +95,9 @@ def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any, *
 
     text, system = arguments.prompt, arguments.system
     prompt: str | list[dict[str, str]] = text
-    if tokenizer.has_chat_template and not arguments.raw:
+    state = how.get("state")
+    continues = not text and system is None and state is not None and state.logits is not None
+    if tokenizer.has_chat_template and not (arguments.raw or continues):
         prompt = [{"role": "user", "content": text}]
         if system is not None:
             prompt.insert(0, {"role": "system", "content": system})

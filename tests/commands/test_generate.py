@@ -24,6 +24,17 @@ def test_a_model_with_a_template_answers(work, capsys, chat, options, prompt_tok
         assert "--system: leave out --raw" in fails(capsys, *argv, "--system", "x")
 
 
+def test_a_state_goes_on_without_a_question(work, capsys):
+    save_tiny_model(work / "model", chat=True)
+    use = ["--model", "model"]
+    assert main(["read", "text.txt", *use, "--out", "a.state"]) == 0
+    capsys.readouterr()
+    for options, tokens in (([], 0), (["--prompt", "Hi"], 21)):
+        argv = ["generate", *use, "--state", "a.state", "--max-tokens", "1", *options]
+        assert main(argv) == 0
+        assert f"prompt: {tokens} tokens" in capsys.readouterr().err
+
+
 def test_an_answer_that_ends_at_once_says_so(model, capsys):
     loaded, tokenizer = gl.load(model)
     loaded.lm_head.bias = loaded.lm_head.bias.at[tokenizer.eos_token_id].add(1e9)
