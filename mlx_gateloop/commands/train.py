@@ -76,8 +76,6 @@ def _train(arguments: argparse.Namespace) -> None:
     overrides |= settings(arguments.set, "model.dropout=0.1")
     if {"steps", "epochs"} <= overrides.keys():
         raise InputError("--steps and --epochs: give only one of them")
-    if "weights" in overrides and (given := [k for k in overrides if k.startswith(OWN_SHAPE)]):
-        raise InputError(f"--weights: the directory decides {given[0]}; leave it out")
     path = None if arguments.config is None else _path(arguments.config)
     if arguments.out is None and not arguments.dry_run:
         raise InputError("--out: give a directory, or --dry-run")
@@ -93,9 +91,14 @@ def _train(arguments: argparse.Namespace) -> None:
         config, pace = choose(arguments.data, arguments.minutes, overrides, BEGAN)
     elif path is None and arguments.resume:
         with files_of_first(world, arguments.out, "config.yaml") as folder:
+            if not (folder / "config.yaml").exists():
+                advice = "no checkpoint to resume; start without --resume"
+                raise InputError(f"{arguments.out}: {advice}")
             config = TrainConfig.load(folder / "config.yaml", overrides)
     else:
         config = TrainConfig.load(path, overrides)
+    if config.weights and (given := [key for key in overrides if key.startswith(OWN_SHAPE)]):
+        raise InputError(f"--weights: the directory decides {given[0]}; leave it out")
     if arguments.dry_run:
         print(estimate(config, arguments.data, world))
         print("Nothing was written.")

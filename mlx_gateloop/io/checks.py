@@ -29,7 +29,7 @@ def check(directory: Path) -> None:
             if is_text and file.stat().st_size > TEXT_BYTES:
                 raise InputError(f"{file}: larger than {TEXT_BYTES >> 20} MB; get the model again")
         weights = sorted(directory.glob("model*.safetensors"))  # which mlx-lm reads
-        _check_memory(directory, sum(file.stat().st_size for file in weights))
+        check_memory(directory, sum(file.stat().st_size for file in weights))
         if weights:  # or the loader says what is missing
             _check_shapes(directory, [shape for file in weights for shape in _shapes(file)])
     except OSError as error:
@@ -57,14 +57,14 @@ def _check_shapes(directory: Path, shapes: list[list[int]]) -> None:
         quantization = config.get("quantization")
         bits = quantization.get("bits") if isinstance(quantization, dict) else 32
         in_one = 32 // bits if bits in (2, 3, 4, 5, 6, 8) else 1
-        _check_memory(directory, 4 * in_one * sum(map(math.prod, shapes)))
+        check_memory(directory, 4 * in_one * sum(map(math.prod, shapes)))
 
 
-def _check_memory(directory: Path, nbytes: int) -> None:
+def check_memory(what: object, nbytes: int) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if nbytes > memory:
         size, available = f"{nbytes / 2**30:,.1f} GB", f"{memory / 2**30:,.1f} GB"
-        raise InputError(f"{directory}: needs {size} of memory, this machine has {available}")
+        raise InputError(f"{what}: needs {size} of memory, this machine has {available}")
 
 
 def _shapes(path: Path) -> list[list[int]]:

@@ -23,7 +23,7 @@ from mlx_gateloop.model.lm import PRESETS
 from mlx_gateloop.model.registered import MODELS, module
 
 _strict = ConfigDict(extra="forbid", allow_inf_nan=False)
-Count = Annotated[int, Field(strict=True, gt=0)]
+Count = Annotated[int, Field(strict=True, gt=0, lt=2**31)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 

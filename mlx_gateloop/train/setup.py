@@ -14,6 +14,7 @@ from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.family.layers import LanguageModel
+from mlx_gateloop.io.checks import check_memory
 from mlx_gateloop.io.models import TYPES, load_weights
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import Model, require_readable
@@ -46,6 +47,7 @@ class Trainer:
         self.steps = config.total_steps(source.batches.per_epoch)
         self.tokens_per_step = tokens_per_step(config)
         self.model = make_model(config, source.vocab_size)
+        check_memory("the model", 4 * num_parameters(self.model))
         accumulate = config.optimizer.accumulate
         optimizer = decided(config.optimizer, source.batches.per_epoch / accumulate)
         self.optimizer = make_optimizer(optimizer, self.steps)

@@ -121,20 +121,20 @@ def _make_tokenizer(config: TokenizerConfig, documents: list[Document], saved: P
     if saved is not None:
         with io.refusing(str(saved), "its tokenizer cannot be loaded"):
             tokenizer = PreTrainedTokenizerFast.from_pretrained(saved)
-        for key in ("is_local", "local_files_only"):  # or they would be saved with it
-            tokenizer.init_kwargs.pop(key, None)
-        return tokenizer
-    if config.kind == "bytes":
+    elif config.kind == "bytes":
         return byte_tokenizer()
-    if config.kind == "sentencepiece":
+    elif config.kind == "sentencepiece":
         return train_tokenizer(texts(documents), config.vocab_size)
-    path = str(config.path)
-    if path.endswith(".model"):
+    elif (path := str(config.path)).endswith(".model"):
         return from_sentencepiece(path)
-    from transformers import AutoTokenizer  # imports PyTorch if there is one
+    else:
+        from transformers import AutoTokenizer  # imports PyTorch if there is one
 
-    with io.refusing(f"tokenizer.path {path}", "cannot be loaded"):
-        return AutoTokenizer.from_pretrained(path)
+        with io.refusing(f"tokenizer.path {path}", "cannot be loaded"):
+            tokenizer = AutoTokenizer.from_pretrained(path)
+    for key in ("is_local", "local_files_only"):  # or they would be saved with it
+        tokenizer.init_kwargs.pop(key, None)
+    return tokenizer
 
 
 def _set_chat_template(tokenizer: Any, documents: list[Document], keep: bool) -> None:

@@ -32,6 +32,8 @@ def test_train_eval_generate(work, capsys):
     assert main([*TRAIN, "--resume"]) == 0
     # the run knows its own configuration
     assert main(["train", "--data", "text.txt", "--out", "run", "--resume"]) == 0
+    capsys.readouterr()
+    assert "none: no checkpoint to resume" in fails(capsys, "train", "--out", "none", "--resume")
 
 
 def test_a_configuration_is_taken_by_its_name_and_flags_override_it(work, monkeypatch):

@@ -100,6 +100,7 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
     ("sequence_chunk: 8\ncheckpoint_blocks: true", "checkpoint_blocks: no use beside"),
     ("optimizer: {knots: [[0, 0], [9, 1], [5, 0]]}", "knots: the steps must rise"),
     ("data: {length: 0}", "data.length must .*greater than 0, got 0"),
+    ("data: {length: 3000000000}", "data.length must be less than 2147483648"),
     ("optimizer: {betas: [0.9, 1.0]}", "optimizer.betas.1 must be less than 1, got 1.0"),
     ("steps: 3\nepochs: 1", "exactly one of steps and epochs"),
     ("tokenizer: {kind: pretrained}", "tokenizer.path and"),

@@ -44,6 +44,8 @@ def test_tuning_is_resumed_bit_for_bit(name, rank, tmp_path, monkeypatch, withou
             train(config, str(texts), out)
     train(config, str(texts), out, resume=True)
     saved = "adapters.safetensors" if rank else "model.safetensors"
+    settings = [(folder / "tokenizer_config.json").read_text() for folder in (straight, out)]
+    assert settings[0] == settings[1]
     for file in ("checkpoints/last.safetensors", saved):
         same_arrays(straight / file, out / file)
     if rank:  # nothing else is learned

@@ -8,7 +8,7 @@ from helpers.errors import refusal
 from helpers.family import save_family_model
 from helpers.models import tiny_model
 from helpers.recurrent import save_recurrent_model
-from helpers.training import TINY
+from helpers.training import TINY, tiny_run
 
 import mlx_gateloop as gl
 from mlx_gateloop import cli
@@ -93,6 +93,14 @@ def test_a_directory_of_another_type_and_a_shape_beside_it_are_refused(
     gl.save(tiny_model(mixer="softmax", transition="none"), byte_tokenizer(), tmp_path / "soft")
     config = start(weights=str(tmp_path / "soft"), carry_state=True)[1]
     assert "carry_state needs a model of 'gateloop'" in refusal(make_model, config, 16)
-    words = ["train", "--weights", tmp_path / "start", "--set", "model.dropout=0.1", "--dry-run"]
-    assert cli.main([*map(str, words), "--data", str(text_file)]) == 2
-    assert "--weights: the directory decides model.dropout" in capsys.readouterr().err
+    (tmp_path / "run.yaml").write_text(f"weights: {tmp_path / 'start'}")
+    for how in (["--weights", tmp_path / "start"], ["--config", tmp_path / "run.yaml"]):
+        words = ["train", *how, "--set", "model.dropout=0.1", "--dry-run", "--data", text_file]
+        assert cli.main([*map(str, words)]) == 2
+        assert "--weights: the directory decides model.dropout" in capsys.readouterr().err
+
+
+def test_a_model_beyond_memory_is_refused(text_file):
+    config = tiny_run(model={"hidden_size": 400_000})
+    message = refusal(Trainer, config, make_source(config, str(text_file)))
+    assert message.startswith("the model: needs ")
