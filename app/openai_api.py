@@ -52,11 +52,11 @@ class OpenAI:
             models = [{"id": name, "object": "model"} for name in self.engine.models.names()]
             return JSONResponse({"object": "list", "data": models})
         try:
-            return await self._complete(await request.json(), "/chat/" in request.url.path)
+            return await self._complete(request, await request.json(), "/chat/" in request.url.path)
         except InputError as error:
             return _error(str(error), 503 if str(error).startswith(BUSY) else 400)
 
-    async def _complete(self, body: Any, chat: bool) -> Response:
+    async def _complete(self, request: Request, body: Any, chat: bool) -> Response:
         if not isinstance(body, dict) or body.get("n") not in (None, 1):
             raise InputError("request: expected an object, in which n is 1")
         model = request_values.check_type("model", body.get("model") or self.first_model, str)
@@ -64,7 +64,8 @@ class OpenAI:
         chosen = {name: body[name] for name in DEFAULTS if body.get(name) is not None}
         chosen["repetition_penalty"] = chosen.get("repetition_penalty") or 1.0  # 0 is off, too
         limit = self.engine.limits.max_tokens
-        most = body.get("max_completion_tokens") or body.get("max_tokens") or limit
+        asked = (body.get(name) for name in ("max_completion_tokens", "max_tokens"))
+        most = next((number for number in asked if number is not None), limit)
         stops = body.get("stop") or []
         stops = tuple(stops if isinstance(stops, list) else [stops])
         if len(stops) > 4 or not all(isinstance(s, str) and 0 < len(s) < 65 for s in stops):
@@ -86,7 +87,7 @@ class OpenAI:
             options = body.get("stream_options")
             usage = isinstance(options, dict) and options.get("include_usage") is True
             return StreamingResponse(answer.events(usage), media_type="text/event-stream")
-        await run.ended()
+        await run.ended(request.is_disconnected)
         return JSONResponse(answer.whole())
 
 

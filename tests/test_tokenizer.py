@@ -147,10 +147,9 @@ def test_odd_texts_are_trained_on(text, size, least, most):
     assert not any("\u2581" in piece for piece in pieces)
 
 
-@pytest.mark.parametrize(
-    ("texts", "size", "message"),
-    [(["some text"], 200, "vocab_size: 200"), ([], 400, "no text"), (["\n\n"], 400, "no text")],
-)
+@pytest.mark.parametrize(("texts", "size", "message"), [
+    (["some text"], 200, "vocab_size: 200"), ([], 400, "no text"), (["\n\n"], 400, "no text"),
+])  # fmt: skip
 def test_training_on_too_little(texts, size, message):
     assert message in refusal(train_tokenizer, texts, size)
 

@@ -71,7 +71,8 @@ class Models:
     """Finds and loads models inside the given folders; never runs code of a model.
 
     Args:
-        roots: Folders of model directories; one may itself be a model directory.
+        roots: Folders of model directories; one may itself be a model directory. Of models with
+            one name the last is used.
         allow_hub: True if "owner/name" may be downloaded from the Hugging Face hub.
         trusted: Folder of models with trusted tokenizers and chat templates, which run in this
             process; those of other models run in separate processes.
@@ -206,8 +207,8 @@ class Models:
     def _local(self, name: str) -> Path | None:
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 500:
             return None
-        listed = dict(reversed(list(self._listed())))
-        for path in [listed.get(name), *(root / name for root in self.roots)]:
+        listed = dict(self._listed())
+        for path in [listed.get(name), *(root / name for root in reversed(self.roots))]:
             if path is not None and _is_model(path, self.roots):
                 return path.resolve()
         return None

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -146,10 +146,13 @@ class Run:
         self.error = error and public_line(error)
         self.done = True  # set last: other threads wait for it
 
-    async def ended(self) -> None:
-        """Wait for the end and raise the run's error; cancelling this cancels the run."""
+    async def ended(self, is_left: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Wait for the end and raise the run's error; cancelling this cancels the run.
+
+        So does a client that has left.
+        """
         try:
-            while not self.done:
+            while not (self.done or (is_left and await is_left())):
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             self.cancel()

@@ -146,6 +146,7 @@ class Handlers:
     ) -> tuple[object, ...]:
         """Go back to these messages: return the history twice, their view and the status."""
         _, earlier = self.sessions.get(session)
+        self.cancel(session)
         self.sessions.begin(session, left)
         return self._show(session, model, system, state, earlier)
 

@@ -146,7 +146,7 @@ def _samples(
         model, tokenizer, [ids] * count, max_tokens=limit, return_token_ids=True, **how
     )
     stats, texts = response.stats, []
-    speed.prompt_tokens, speed.prompt_tokens_per_second = stats.prompt_tokens, stats.prompt_tps
+    speed.prompt_tokens, speed.prompt_tokens_per_second = count * len(ids), stats.prompt_tps
     speed.tokens, speed.tokens_per_second = stats.generation_tokens, stats.generation_tps
     for tokens in response.token_ids:
         written = TextStream(tokenizer, ids)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlx_gateloop.commands.generate import add_generation, check_texts, print_generated
 from mlx_gateloop.commands.parser import positive
+from mlx_gateloop.errors import InputError
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -27,6 +28,8 @@ def _watch(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.watch.trace import SHOWN
 
     check_texts(arguments)
+    if arguments.out.exists() and not arguments.out.is_dir():
+        raise InputError(f"{arguments.out}: not a directory; give another")
     model, tokenizer = load_any(arguments.model)
     with recording(model, max_bytes=arguments.memory << 20, window=SHOWN) as recorder:
         print_generated(arguments, model, tokenizer)
@@ -39,7 +42,8 @@ def _watch(arguments: argparse.Namespace) -> None:
         others = f" and {number - 1} more" if number > 1 else ""
         print(f"{first}{others}: {reason}", file=sys.stderr)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    ids, special = recorder.tokens.tolist(), set(tokenizer.all_special_ids)
+    added, ids = tokenizer.added_tokens_decoder.items(), recorder.tokens.tolist()
+    special = {id for id, token in added if token.special}
     texts = token_texts(tokenizer, ids)
     kinds: list[Kind] = ["special" if token in special else "answer" for token in ids]
     trace.save(arguments.out / "trace.npz", texts)

@@ -4,7 +4,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.watch.checks import Tokens, checked_tokens
@@ -26,7 +26,7 @@ def lens(model: nn.Module, tokens: Tokens, top: int | None = None, *, since: int
         `[layers + 1, tokens - since, top]`, the likeliest first.
 
     Raises:
-        InputError: Another model, or tokens that do not exist.
+        InputError: Another model, or tokens or a `since` that do not exist.
 
     Examples:
         >>> import mlx_gateloop as gl
@@ -38,7 +38,10 @@ def lens(model: nn.Module, tokens: Tokens, top: int | None = None, *, since: int
         raise InputError("model: expected a GateLoop")
     embedding = model.model.embed_tokens
     head = embedding.as_linear if model.args.tie_word_embeddings else model.lm_head
-    x = embedding(mx.array(checked_tokens(model, tokens)[None]))
+    ids = checked_tokens(model, tokens)
+    if not 0 <= since < len(ids):
+        raise InputError(f"since: expected 0 to {len(ids) - 1}, got {shown(since)}")
+    x = embedding(mx.array(ids[None]))
     found = []
     with evaluating(model):
         for block in [*model.layers, None]:

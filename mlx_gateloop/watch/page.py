@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.model_file import PACKAGE_ONLY
-from mlx_gateloop.io.models import OUR_CODE, save
+from mlx_gateloop.io.models import OUR_CODE, refusing, save
 from mlx_gateloop.model.arguments import GATED
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
@@ -126,8 +126,9 @@ def _chat(tokenizer: Any) -> list[str] | None:
     if tokenizer.chat_template is None:
         return None
     messages = [{"role": role, "content": MARK} for role in ("user", "assistant", "user")]
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    before, after, between, _ = text.split(MARK)
+    with refusing("tokenizer", "a page cannot use its chat template"):
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        before, after, between, _ = text.split(MARK)
     return [before, between, after]
 
 

@@ -84,12 +84,11 @@ def test_nothing_of_a_stop_string_is_sent(ask):
 
 
 @pytest.mark.parametrize(("path", "body", "line"), [
-    (CHAT, [], "request: expected an object"),
-    (CHAT, {}, "messages: expected a list of messages"),
+    (CHAT, [], "request: expected an object"), (CHAT, {}, "messages: expected a list of messages"),
     (CHAT, GREEDY | {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
      "content: expected a string"),
     (CHAT, GREEDY | {"model": 3}, "model: expected a string"),
-    (CHAT, GREEDY | {"n": 2}, "n is 1"),
+    (CHAT, GREEDY | {"n": 2}, "n is 1"), (CHAT, GREEDY | {"max_tokens": 0}, "max_tokens: "),
     (CHAT, GREEDY | {"stop": ["a"] * 5}, "stop: expected at most 4"),
     (CHAT, GREEDY | {"stop": ["a", 2]}, "stop: expected at most 4"),
     (TEXT, {"prompt": ["a", "b"]}, "prompt: expected one text"),

@@ -11,10 +11,9 @@ import mlx_gateloop as gl
 from mlx_gateloop.cli import main
 
 
-@pytest.mark.parametrize(
-    ("chat", "options", "prompt_tokens"),
-    [(False, [], 2), (True, [], 21), (True, ["--raw"], 2), (True, ["--system", "Be brief."], 40)],
-)
+@pytest.mark.parametrize(("chat", "options", "prompt_tokens"), [
+    (False, [], 2), (True, [], 21), (True, ["--raw"], 2), (True, ["--system", "Be brief."], 40),
+])  # fmt: skip
 def test_a_model_with_a_template_answers(work, capsys, chat, options, prompt_tokens):
     save_tiny_model(work / "model", chat=chat)
     argv = ["generate", "--model", "model", "--prompt", "Hi", "--max-tokens", "1", *options]

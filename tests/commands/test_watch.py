@@ -46,6 +46,7 @@ def test_ids_beyond_the_embedding_of_anothers_model(model, capsys):
 
 
 def test_a_model_that_mlx_lm_does_not_know(model, capsys):
+    assert "not a directory" in fails(capsys, "watch", "--model", "model", "--out", __file__)
     (model / "config.json").write_text('{"model_type": "nothing"}')
     line = fails(capsys, "watch", "--model", "model", "--out", "x")
     assert line.startswith("error: model: cannot be loaded")

@@ -153,10 +153,9 @@ def conversion(nursery, folder, kills):
     return Kills(nursery, folder, words, "--force", "config.json", old).run(kills)
 
 
-@pytest.mark.parametrize(
-    ("command", "kills"),
-    [(training, 3), (conversion, 2), pytest.param(experiment, 6, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("command", "kills"), [
+    (training, 3), (conversion, 2), pytest.param(experiment, 6, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_killed_command_loses_nothing(nursery, tmp_path, command, kills):
     kills = int(os.environ.get("KILLS", kills))
     assert command(nursery, tmp_path, kills) > 0, "the first kill leaves half a file"

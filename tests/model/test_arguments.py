@@ -73,9 +73,8 @@ def test_unknown_config_keys_are_named_in_one_warning_and_those_of_mlx_lm_pass()
     assert args == ModelArgs(hidden_size=8)
 
 
-@pytest.mark.parametrize(
-    ("options", "size"),
-    [({}, 24), ({"num_heads": 4}, 144), ({"mixing_size": 12}, 12), ({"mixer": "softmax"}, None)],
-)
+@pytest.mark.parametrize(("options", "size"), [
+    ({}, 24), ({"num_heads": 4}, 144), ({"mixing_size": 12}, 12), ({"mixer": "softmax"}, None),
+])  # fmt: skip
 def test_numbers_of_a_state(options, size):
     assert LayerArgs(hidden_size=24, **options).state_size == size

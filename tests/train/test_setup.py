@@ -83,9 +83,7 @@ def test_an_unusable_start_is_named(changes, message):
     assert message in refusal(TrainConfig.load, None, TINY | changes)
 
 
-def test_a_directory_of_another_type_and_a_shape_beside_it_are_refused(
-    start, text_file, tmp_path, capsys
-):
+def test_another_type_and_a_shape_beside_it_are_refused(start, text_file, tmp_path, capsys):
     save_recurrent_model(tmp_path / "llama", "llama")
     config = start(weights=str(tmp_path / "llama"), checkpoint_blocks=True)[1]
     message = refusal(make_model, config, 16)

@@ -63,10 +63,9 @@ def test_answers_without_a_letter_and_a_damaged_tokenizer(tmp_path):
         assert "cannot be loaded" in refusal(make_source, given, data, saved)
 
 
-@pytest.mark.parametrize(
-    ("own", "documents", "template"),
-    [("own", ["a text"], None), (None, ["a text", CHAT], CHAT_TEMPLATE), ("own", [CHAT], "own")],
-)
+@pytest.mark.parametrize(("own", "documents", "template"), [
+    ("own", ["a text"], None), (None, ["a text", CHAT], CHAT_TEMPLATE), ("own", [CHAT], "own"),
+])  # fmt: skip
 def test_conversations_alone_bring_a_template_and_leave_the_tokenizers_own(
     own, documents, template
 ):

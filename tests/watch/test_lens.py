@@ -30,3 +30,4 @@ def test_what_has_no_lens():
     assert refusal(gl.watch.lens, recurrent_model("mamba2"), [1]).startswith("model: expected")
     got = refusal(gl.watch.lens, tiny_model(), mx.array([SIZES["vocab_size"]]))
     assert got.startswith("tokens: expected ids from 0 to 16")
+    assert refusal(gl.watch.lens, tiny_model(), [1, 2], since=2) == "since: expected 0 to 1, got 2"

@@ -147,6 +147,14 @@ def test_a_model_that_a_page_cannot_run(tmp_path, capsys, monkeypatch, options, 
     assert not out.exists()
 
 
+@pytest.mark.parametrize("template", ["{{ messages[0].content }}", "{{ raise_exception('no') }}"])
+def test_a_template_that_a_page_cannot_use(tmp_path, template):
+    tokenizer = chat_tokenizer()
+    tokenizer.chat_template = template
+    gl.save(tiny_model(vocab_size=len(tokenizer)), tokenizer, tmp_path / "model")
+    assert "cannot use its chat template" in refusal(save_page, tmp_path / "model", tmp_path)
+
+
 def test_a_tokenizer_that_a_page_cannot_run(tmp_path):
     save_tiny_model(tmp_path / "model")
     file = tmp_path / "model" / "tokenizer.json"

@@ -243,10 +243,9 @@ def test_attention_is_named_and_not_watched(name, layers, paths):
     assert all(line.startswith("not watched: attention") for line in recorder.unwatched.values())
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [(lambda f: lambda *a, **o: f(*a, **o), "KeyError"), (partial, "AttributeError")],
-)
+@pytest.mark.parametrize(("change", "reason"), [
+    (lambda f: lambda *a, **o: f(*a, **o), "KeyError"), (partial, "AttributeError"),
+])  # fmt: skip
 def test_an_mlx_lm_that_changed_is_not_watched_and_still_runs(change, reason, monkeypatch):
     model = recurrent_model("mamba2")
     module = import_module("mlx_lm.models.mamba2")

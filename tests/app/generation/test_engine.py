@@ -106,7 +106,12 @@ def test_who_leaves_while_waiting_cancels_the_run(engine, until):
         await asyncio.gather(task, return_exceptions=True)
         return run
 
+    async def is_left():
+        return True
+
     until(run := asyncio.run(scene(engine.enqueue("fixed", None))))
+    assert run.stopped
+    asyncio.run((run := ask(engine)).ended(is_left))
     assert run.stopped
 
 

@@ -39,6 +39,8 @@ def test_names_and_shapes(folder, models_folder, tmp_path):
     assert result(write) == ("H", ["I"])
     assert Models([folder / "tiny"]).names() == ["tiny"]  # a root may be a model
     assert Models([folder / "tiny"]).info("tiny").layers == 2
+    shutil.copytree(models_folder / "fixed", tmp_path / "mine" / "tiny")
+    assert Models([folder, tmp_path / "mine"]).info("tiny").transition == "fixed", "the last one"
     for name in (str(folder / "tiny"), "tiny/../tiny"):
         assert Models([folder]).info(name).layers == 2
 

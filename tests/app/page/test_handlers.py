@@ -282,9 +282,7 @@ def test_undo_shows_the_view_of_what_is_left(handlers):
         assert "next answer" in handlers.undo(first, me, model, "")[2]["hint"]
 
 
-def test_an_answer_that_begins_from_a_state_is_found_again_with_it(
-    handlers, models_folder, tmp_path
-):
+def test_an_answer_from_a_state_is_found_again_with_it(handlers, models_folder, tmp_path):
     model, tokenizer = gl.load(models_folder / "tiny")
     read, me = gl.State(model.make_cache()), new_session()
     read.read(model, [7, 8, 9])
