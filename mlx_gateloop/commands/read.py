@@ -61,12 +61,12 @@ def _read(arguments: argparse.Namespace) -> None:
                 bar.update(read - state.source)
                 bar.set_postfix_str(f"{state.tokens:,} tokens")
                 state.source, state.digest = read, digest
-                if stop.is_set():
-                    raise KeyboardInterrupt
                 if time.monotonic() - saved > SECONDS:
                     states.write_hashed(out, state, hashed, arguments.model)
                     saved = time.monotonic()
                 stop.may_raise = True
+                if stop.is_set():
+                    raise KeyboardInterrupt
         except KeyboardInterrupt:
             more = f"{out}: {state.tokens:,} tokens; --resume continues" if state.tokens else ""
             raise KeyboardInterrupt(more) from None

@@ -18,6 +18,7 @@ class Stop(threading.Event):
     def request(self, *_: object) -> None:
         self.set()
         if self.may_raise:
+            self.may_raise = False
             raise KeyboardInterrupt
 
 

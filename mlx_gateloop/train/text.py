@@ -64,6 +64,12 @@ class TextSource:
             self.batches, self._pieces = (DocumentBatches(stream, *shape) for stream in streams)
         self._prompt = first_prompt(corpus.validation)
         self._tokenizer, self._validation = tokenizer, validation
+        self._stops = stop_token_ids(tokenizer)
+        if config.weights is not None:  # its config may name more, such as the end of a turn
+            from mlx_lm.utils import load_config
+
+            named = load_config(Path(config.weights)).get("eos_token_id")
+            self._stops += named if isinstance(named, list) else [named] * (named is not None)
         self._validation_bytes = num_bytes(corpus.validation, answers)
         if len(validation.tokens) < 2 or not self._validation_bytes:
             raise InputError(
@@ -107,14 +113,10 @@ class TextSource:
             save_lora(model, self._tokenizer, rank, directory)
 
     def _wrapped(self) -> Any:
-        """Wrap the tokenizer with the tokens that end an answer, also those of the weights."""
+        """Wrap the tokenizer with the tokens that end an answer."""
         from mlx_lm.tokenizer_utils import TokenizerWrapper
-        from mlx_lm.utils import load_config
 
-        weights, stops = self._config.weights, stop_token_ids(self._tokenizer)
-        named = (weights and load_config(Path(weights)).get("eos_token_id")) or []
-        stops += named if isinstance(named, list) else [named]
-        return TokenizerWrapper(self._tokenizer, eos_token_ids=stops)
+        return TokenizerWrapper(self._tokenizer, eos_token_ids=self._stops)
 
 
 def _make_tokenizer(config: TokenizerConfig, documents: list[Document], saved: Path | None) -> Any:
