@@ -29,8 +29,7 @@ def test_a_state_goes_on_without_a_question(work, capsys):
     assert main(["read", "text.txt", *use, "--out", "a.state"]) == 0
     capsys.readouterr()
     for options, tokens in (([], 0), (["--prompt", "Hi"], 21)):
-        argv = ["generate", *use, "--state", "a.state", "--max-tokens", "1", *options]
-        assert main(argv) == 0
+        assert main(["generate", *use, "--state", "a.state", "--max-tokens", "1", *options]) == 0
         assert f"prompt: {tokens} tokens" in capsys.readouterr().err
 
 
