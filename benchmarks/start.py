@@ -2,9 +2,9 @@
 
     python benchmarks/start.py --out runs/start
 
-trains the data-controlled model of `gateloop experiment text` with `start: spread` at the default
-rates, without each of its parts, and with the published start, and prints the table. The same
-command again continues: runs in DIR/bits.json are not repeated.
+trains the data-controlled model of `gateloop experiment text` with `start: spread`, without each of
+its parts, and with the published start, and prints the table. The same command again continues:
+runs in DIR/bits.json are not repeated.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def starts(rate: float) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "the text's part of gates not smaller": ({}, {"DATA_DEPENDENT": {"gamma": 1, "theta": 1}}),
         "input scaled at the start only": ({"model.input_scale": False}, {}),
         "transitions at the base rate": ({RATE: rate}, {}),
-        "published, transitions at half of the rate": ({"start": "published"}, {}),
+        "published, transitions at a tenth of the rate": ({"start": "published"}, {}),
         "published": ({"start": "published", RATE: rate}, {}),
     }
 
@@ -47,13 +47,13 @@ def main() -> None:
     parser.add_argument("--text", default="python-source", metavar="FILE")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rate", type=float, default=0.0234)  # the default: 1.5 over the channels
+    parser.add_argument("--rate", type=float, default=0.03)
     arguments = parser.parse_args()
     experiment = PRESETS["text"]["small"].changed_by(
         {"task.file": arguments.text, "steps": arguments.steps, "eval_every": 250}, models=["fixed"]
     )
     rate = arguments.rate
-    chosen = {"start": "spread", "optimizer.learning_rate": rate, RATE: rate / 2}
+    chosen = {"start": "spread", "optimizer.learning_rate": rate, RATE: rate / 10}
     file = arguments.out / "bits.json"
     options = {name: getattr(arguments, name) for name in ("text", "steps", "rate")}
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"options": options}
