@@ -29,7 +29,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     lines = []
     for kind, source in SOURCES.items():
-        lines += [f"  {kind}", *(f"    {key}: {text}" for key, text in source.settings.items())]
+        settings = [f"    {key}: {text}" for key, text in source.settings.items()]
+        lines += [f"  {kind}", *settings] if settings else []
     command.epilog = SETTINGS + "\n".join(lines) + f"\n\n{command.epilog}{EXAMPLES}"
     add_options(command)
 

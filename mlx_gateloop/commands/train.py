@@ -20,11 +20,7 @@ FLAGS: dict[str, tuple[str, Any, str]] = {
     "--batch-size": ("data.batch_size", int, "sequences per batch"),
     "--length": ("data.length", int, "tokens per sequence"),
     "--learning-rate": ("optimizer.learning_rate", float, "peak learning rate"),
-    "--weights": (
-        "weights",
-        str,
-        "a model directory to start from, with its tokenizer; it decides the model's shape",
-    ),
+    "--weights": ("weights", str, "model directory to start from; it decides shape and tokenizer"),
     "--dtype": ("dtype", str, "float32, bfloat16 or float16"),
     "--seed": ("seed", int, "seed of weights, data order and dropout"),
 }

@@ -63,6 +63,9 @@ def evaluate(
         world: The ranks; in the carried protocol one alone.
         pieces: The pieces of the stream's documents, in place of windows.
 
+    Returns:
+        The mean loss, and how many tokens it is over.
+
     Raises:
         InputError: Nothing to predict, a token beyond the embedding, or ranks that carry a text.
     """

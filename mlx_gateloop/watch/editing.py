@@ -71,7 +71,7 @@ def edit(model: nn.Module, *edits: Edit) -> Iterator[None]:
 
     Raises:
         InputError: Another model, a layer, channel or token that does not exist (of tokens, when
-            the block ends), a batch of several texts, or edits inside edits.
+            the block ends), a batch of several texts, or edits of a layer inside edits of it.
 
     Examples:
         >>> import mlx_gateloop as gl
@@ -112,10 +112,8 @@ class Editing:
                 raise InputError(f"{name}.keep: expected 0 to 1 for this model, got {each.keep:g}")
             for layer in layers:
                 if instrumented and (inside := instrumented.recurrences[layer] - EDITABLE.keys()):
-                    raise InputError(
-                        f"edits: layer {layer} computes its decays inside {inside.pop()}, so they "
-                        "cannot be edited"
-                    )
+                    reason = f"computes its decays inside {inside.pop()}"
+                    raise InputError(f"edits: layer {layer} {reason}, so they cannot be edited")
                 self._recurrences[layer].edits.append((name, each))
 
     @contextmanager
