@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from mlx_gateloop.errors import InputError
 
-from .generation.engine import Engine
+from .generation.engine import FAILED, SHUT_DOWN, STUCK, Engine
 from .generation.run import Run
 from .server import request_values
 from .server.failed_logins import FailedLogins
@@ -23,7 +23,8 @@ POLL_SECONDS = 0.02
 DEFAULTS = {"temperature": 0.7, "top_p": 0.95, "seed": -1}
 # mlx_lm.server's further settings, off.
 DEFAULTS |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-BUSY = "the server is busy"
+# by the beginnings of errors; others are the request's
+STATUS = {"the server is busy": 503, SHUT_DOWN: 503, FAILED: 500, STUCK: 500}
 
 
 class OpenAI:
@@ -54,7 +55,8 @@ class OpenAI:
         try:
             return await self._complete(request, await request.json(), "/chat/" in request.url.path)
         except InputError as error:
-            return _error(str(error), 503 if str(error).startswith(BUSY) else 400)
+            found = (STATUS[start] for start in STATUS if str(error).startswith(start))
+            return _error(str(error), next(found, 400))
 
     async def _complete(self, request: Request, body: Any, chat: bool) -> Response:
         if not isinstance(body, dict) or body.get("n") not in (None, 1):
@@ -138,7 +140,7 @@ class _Answer:
         if found:
             return text[: min(found)]
         held = 0 if self.run.done else max(map(len, self.stops), default=1) - 1
-        return text[: len(text) - held]
+        return text[: max(0, len(text) - held)]
 
     def _reason(self) -> str:
         return "length" if self.run.reason == "limit" else "stop"

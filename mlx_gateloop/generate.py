@@ -18,6 +18,7 @@ from mlx_gateloop.tokenizer import TextStream, start_ids, template_ids
 
 MAX_TOKENS = 10**9  # per answer; they take weeks
 MAX_BACK = 64  # draws that can be taken back
+LEAST = 1e-4  # of a temperature and of top_p, which float32 rounds
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Draw:
         if sampling.temperature == 0:
             return mx.argmax(logs, axis=-1)
         if sampling.top_p < 1:
-            logs = apply_top_p(logs, sampling.top_p)
+            logs = apply_top_p(logs, max(sampling.top_p, LEAST))
         if sampling.min_p > 0:
             logs = apply_min_p(logs, sampling.min_p)
         if 0 < sampling.top_k < logs.shape[-1]:
@@ -78,7 +79,7 @@ class Draw:
         # mlx-lm's own sampler draws from the global state, which other streams use too.
         rows = [
             mx.random.categorical(row, key=mx.random.key(self._number()))
-            for row in mx.split(logs / sampling.temperature, len(logs))
+            for row in mx.split(logs / max(sampling.temperature, LEAST), len(logs))
         ]
         return rows[0] if len(rows) == 1 else mx.concatenate(rows)
 

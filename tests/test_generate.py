@@ -96,7 +96,8 @@ def test_streams_that_take_turns_do_not_touch_each_others_random_numbers(model_a
 
 def test_settings_reach_the_sampler(model_and_tokenizer):
     greedy = text(model_and_tokenizer)
-    assert text(model_and_tokenizer, sampling={"temperature": 5.0, "top_k": 1}) == greedy
+    for near in ({"top_k": 1}, {"top_p": 1e-300}, {"temperature": 1e-45}):
+        assert text(model_and_tokenizer, sampling={"temperature": 5.0} | near) == greedy
     assert text(model_and_tokenizer, sampling={"repetition_penalty": 5.0}) != greedy
 
 

@@ -160,7 +160,8 @@ def title(messages: Messages) -> str:
 
 
 def _is_name(text: str) -> bool:
-    return 0 < len(text) <= LONGEST and text[0].isalnum() and all(map(_fits, text))
+    is_short = 0 < len(text) <= LONGEST and len(text.encode("utf-8", "replace")) <= 200  # of 255
+    return is_short and text[0].isalnum() and all(map(_fits, text))
 
 
 def _fits(character: str) -> bool:

@@ -163,7 +163,9 @@ class Handlers:
         self, session: str, model: str, system: str, state: object, earlier: Run | None
     ) -> tuple[object, ...]:
         left, _ = self.sessions.get(session)
-        run = self._answered(with_system(system, left), session, model, state) if left else None
+        answered = left and left[-1]["role"] == "assistant"
+        told = with_system(system, left)
+        run = self._answered(told, session, model, state) if answered else None
         self.sessions.put(session, left, run)
         return self._outputs(session, left, run, earlier)
 
@@ -267,7 +269,7 @@ class Handlers:
             given_file(values.get("state"), self.engine.models),
         )
         asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        run.prompt = [m["content"] for m in asked if m["role"] == "user"][-1]
+        run.prompt = next((m["content"] for m in reversed(asked) if m["role"] == "user"), "")
         return run
 
     async def _stream(

@@ -14,8 +14,8 @@ from .sessions import History
 
 PARTS = re.compile(
     r"^(?P<fence>```[^\n`]*\n)(?P<block>.*?)(?P<end>^```[ \t]*$|\Z)"
-    r"|(?P<ticks>`+)(?P<code>[^`\n]+)(?P=ticks)"
-    r"|(?P<stars>\*\*)(?=\S)(?P<strong>[^\n]+?)(?<=\S)\*\*"
+    r"|(?<!`)(?P<ticks>`+)(?P<code>[^`\n]+)(?P=ticks)"
+    r"|(?P<stars>\*\*)(?=\S)(?P<strong>[^\n]{1,1000}?)(?<=\S)\*\*"
     r"|(?<![\w*])(?P<star>\*)(?=\S)(?P<em>[^*\n]+)(?<=\S)\*(?![\w*])"
     r"|^(?P<marks>\#{1,6}[ ])(?P<heading>[^\n]+)",
     re.MULTILINE | re.DOTALL,

@@ -18,7 +18,7 @@ from .sessions import Chat, History
 from .status import note
 
 SAVE = f"(file) => {{ {scripts.call('share', 'save', '...file')} }}"
-PICK = f"(_, s) => {scripts.call('share', 'pickText')}.then((file) => [file, s])"
+PICK = f"(_, s, m) => {scripts.call('share', 'pickText')}.then((file) => [file, s, m])"
 Opened = tuple[str, str, str, History]  # session, model, system prompt, messages
 
 
@@ -76,7 +76,7 @@ class SideList:
             exported = button.click(export, given, [self._file, self._note], **QUICK)
             exported.then(None, self._file, js=SAVE, **PRIVATE)
         taken = self._import.click(
-            self._take, [self._file, session], [*shown, self._note], js=PICK, **QUICK
+            self._take, [self._file, *who[:2]], [*shown, self._note], js=PICK, **QUICK
         )
         for event in (self.search.change, opened.then, changed.then, restored.then, taken.then):
             self.refresh_on(event)
@@ -97,6 +97,10 @@ class SideList:
         return self._keeper.export(session, system, kind), ""
 
     async def open(self, chosen: list[str], session: str) -> tuple[Any, ...]:
+        chat = self._keeper.sessions.chat(session)
+        _, run = chat.shown()
+        if chosen[0] == chat.name and run is not None and not run.done:
+            return (gr.skip(),) * 9  # its answer goes on
         return self._shown(lambda: self._keeper.open(chosen[0]), session)
 
     def _shown(self, open: Callable[[], Opened], old: str) -> tuple[Any, ...]:
@@ -134,13 +138,13 @@ class SideList:
     def _restore(self, name: str, session: str) -> tuple[Any, ...]:
         return self._shown(lambda: self._keeper.open(self._folder.restore(name)), session)
 
-    def _take(self, file: object, session: str) -> tuple[Any, ...]:
+    def _take(self, file: object, session: str, model: str) -> tuple[Any, ...]:
         def take() -> Opened:
             system, messages = without_system(imported(file))
             new = new_session()
             chat = Chat([messages])
             self._keeper.sessions.start(new, chat)
-            self._keeper.save(chat, new, self._handlers.first_model, system)
-            return new, self._handlers.first_model, system, messages
+            self._keeper.save(chat, new, model, system)
+            return new, model, system, messages
 
         return self._shown(take, session)

@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -21,6 +22,8 @@ from mlx_gateloop.model.lm import readable_ids
 from mlx_gateloop.model.state import State
 
 EXPECTED = "a state of gateloop read or gl.write_state"
+MAX_INDICES = 100_000  # their sum in the names of a file: reading makes lists up to each
+DAMAGED = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 
 
 def hashes(model: nn.Module, tokenizer: Any) -> dict[str, str]:
@@ -171,8 +174,11 @@ def _reading(file: str | os.PathLike[str] | BytesIO, path: Any) -> Iterator[Any]
         read: Any = mx.load(file, format="safetensors", return_metadata=True)
         if not {"1", "2"} <= {name.partition(".")[0] for name in read[1]}:
             raise ValueError("it has no prompt cache's metadata")
+        names = " ".join([*read[0], *read[1]]).replace("_", "")
+        if sum(map(int, re.findall(r"\d+", names))) > MAX_INDICES:
+            raise ValueError("its indices are out of range")
         yield read
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except DAMAGED as error:
         raise InputError(f"{path}: not {EXPECTED}: {one_line(error)}") from error
 
 

@@ -8,6 +8,8 @@ import httpx
 import pytest
 from helpers.mlx_lm_server import text_of
 from mlx_gateloop.app import openai_api
+from mlx_gateloop.app.generation.engine import FAILED, SHUT_DOWN
+from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.openai_api import OpenAI
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -73,14 +75,13 @@ def test_a_given_answer_is_continued_and_not_sent_again(ask, engine, finished):
 def test_nothing_of_a_stop_string_is_sent(ask):
     body = {"prompt": "x" * 40, "temperature": 0, "max_tokens": 40}
     whole = ask(TEXT, body).json()["choices"][0]["text"]
-    body["stop"] = ["never", whole[9:12]]
+    body["stop"] = ["never" * 12, whole[9:12]]
     expected = whole[: whole.index(whole[9:12])]
-    assert ask(TEXT, body).json()["choices"][0] == {
-        "index": 0,
-        "text": expected,
-        "finish_reason": "stop",
-    }
+    (choice,) = ask(TEXT, body).json()["choices"]
+    assert choice == {"index": 0, "text": expected, "finish_reason": "stop"}
     assert text_of(ask(TEXT, body | {"stream": True}).content) == expected
+    run = Run("tiny", pieces=[Token("less than may be held back", 1, "answer")])
+    assert openai_api._Answer(run, ("x" * 60,), True, 0)._text() == ""
 
 
 @pytest.mark.parametrize(("path", "body", "line"), [
@@ -97,6 +98,14 @@ def test_what_is_wrong_is_one_line(ask, path, body, line):
     answer = ask(path, body)
     assert answer.status_code == 400
     assert line in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("error", "status"), [(FAILED, 500), (SHUT_DOWN, 503), ("text: bad", 400)])
+def test_the_server_s_own_errors_are_not_the_request_s(ask, engine, monkeypatch, error, status):
+    run = Run("tiny")
+    run.finish(error)
+    monkeypatch.setattr(engine, "submit", lambda *_: run)
+    assert ask(CHAT, GREEDY).status_code == status
 
 
 @pytest.mark.parametrize("path", ["/v1/models", CHAT, TEXT])

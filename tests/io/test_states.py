@@ -119,6 +119,8 @@ HOSTILE = {
     "another class": lambda data: data.replace(b"ArraysCache", b"RotatingKVC"),
     "numbers that are words": lambda data: data.replace(b'\\"tokens\\": 20', b'\\"tokens\\": []'),
     "tokens below zero": lambda data: data.replace(b'\\"last\\": [', b'\\"last\\":[-'),
+    "tokens without end": lambda data: data.replace(b': 20, \\"last\\": [', b':1e999,\\"last\\":['),
+    "an index that needs gigabytes": lambda data: data.replace(b'"0.gateloop"', b'"1.99999999"'),
     "fewer logits": lambda data: re.sub(rb'(logits.": .").{16}', rb"\1" + 16 * b"!", data),
     "no numbers": lambda data: data[:-4] + b"\xff\xff\xff\x7f",
     "another shape": lambda data: data.replace(b'"shape":[1,2,8]', b'"shape":[2,1,8]'),

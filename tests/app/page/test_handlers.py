@@ -278,6 +278,7 @@ def test_undo_shows_the_view_of_what_is_left(handlers):
     assert left == first
     assert handlers.engine.recorded.get(view["run"]).text == first[1]["content"]
     assert handlers.undo([], me, "tiny", "")[2] is None
+    assert "next answer" in handlers.undo(first[:1], me, "tiny", "")[2]["hint"]  # only asked
     for model in ("fixed", "none"):  # another model has read nothing of it
         assert "next answer" in handlers.undo(first, me, model, "")[2]["hint"]
 
@@ -332,6 +333,13 @@ def test_continue_goes_on_with_the_same_random_numbers_and_inside_a_letter(handl
         rest = sampling | {"max_tokens": 12 - limit, "seed": -1}
         more = handlers.go_on(history, me, model="tiny", system="", **rest)
         assert last(more)[0] == whole, limit
+
+
+def test_an_imported_answer_without_a_question_is_the_template_s_matter(handlers):
+    answered = [{"role": "assistant", "content": "Well"}]
+    more = handlers.go_on(answered, new_session(), model="tiny", system="", **VALUES)
+    with pytest.raises(gr.Error, match="chat template"):
+        last(more)
 
 
 def test_what_was_cut_can_be_continued_after_a_refused_request(handlers, monkeypatch):

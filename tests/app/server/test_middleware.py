@@ -25,7 +25,7 @@ def guarded(app=None):
     ("a.b.dev", "https://a.b.dev", 200),
     ("localhost:7860", "https://a.b.dev", 200),  # a tunnel may change the Host
     ("a.b.dev", "https://evil.test", 403),
-    ("localhost:7860", "http://localhost:1", 403),
+    *[("localhost:7860", origin, 403) for origin in ("http://localhost:1", "http://[", "null")],
     ("evil.test", None, 400),
     ("xb.dev", None, 400),
     ("<b>", None, 400),
@@ -62,6 +62,7 @@ def client():
     (json.dumps({"data": [FILE]}).replace("gradio", "\\u0067radio"), JSON, 403),
     (json.dumps({"data": ["gradio says", "," * 16_000, *range(20)]}), JSON, 200),
     (json.dumps({"data": [[]] * middleware.MAX_VALUES}), JSON, 413),
+    (json.dumps([{"role": "user", "content": [{"type": "text", "text": "a"}]}] * 400), JSON, 200),
     ("[" * 900, JSON, 400),
     ('"' + '\\",' * 60_000 + "\\", JSON, 400),  # a text without an end
 ])  # fmt: skip

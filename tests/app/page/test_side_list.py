@@ -1,0 +1,33 @@
+"""The list of conversations: what a click shows, and what an import keeps."""
+
+import asyncio
+import json
+
+import gradio as gr
+from mlx_gateloop.app.conversations.folder import ConversationFolder
+from mlx_gateloop.app.generation.run import Run
+from mlx_gateloop.app.page.handlers import Handlers
+from mlx_gateloop.app.page.side_list import SideList
+
+
+def test_an_import_keeps_the_model_and_a_click_on_what_is_answered_changes_nothing(
+    engine, tmp_path
+):
+    folder = ConversationFolder(tmp_path, engine.models, engine.prefix_cache)
+    handlers, text = (
+        Handlers(engine, "tiny", folder),
+        json.dumps([{"role": "user", "content": "a"}]),
+    )
+
+    async def scene():
+        with gr.Blocks():
+            side = SideList(handlers, folder)
+        _, me, model, _, asked, *_ = side._take(["a.json", len(text), text], "old", "fixed")
+        assert (model, folder.open("a")[1]) == ("fixed", "fixed")
+        handlers.sessions.put(me, asked, answering := Run("fixed"))
+        assert all(each == gr.skip() for each in await side.open(["a"], me))
+        assert not answering.stopped
+        answering.finish()
+        assert (await side.open(["a"], me))[4] == asked
+
+    asyncio.run(scene())
