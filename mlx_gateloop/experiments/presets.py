@@ -21,22 +21,19 @@ def _train(
 # The others are ours.
 _EXPERIMENTS = [
     Experiment(
-        "memory-horizon",
-        "small",
+        "memory-horizon", "small",
         {"length": 64, "max_input": 2, "max_output": 10, "samples": 8000},
         _train(4, 16, 32, 64, 1e-2)
         | {"log_every": 100, "eval_every": 500, "checkpoint_every": 500}
         | {"optimizer.warmup_steps": 100, "steps": 6000},
     ),
     Experiment(
-        "memory-horizon",
-        "running_sum",
+        "memory-horizon", "running_sum",
         {"length": 64, "max_output": 4, "function": "running_sum"},
         _train(4, 16, 32, 32, 1e-2) | {"optimizer.warmup_steps": 100, "steps": 3000},
     ),
     Experiment(
-        "memory-horizon",
-        "paper",
+        "memory-horizon", "paper",
         {},
         _train(4, 64, 128, 32, 0.0025)
         | {"log_every": 63, "eval_every": 315, "checkpoint_every": 63}
@@ -44,8 +41,7 @@ _EXPERIMENTS = [
         seeds=1, draws=1, equal_parameters=False,
     ),
     Experiment(
-        "recall",
-        "small",
+        "recall", "small",
         {"length": 32, "tokens": 8, "samples": 2000, "held_out": 200},
         _train(2, 32, 64, 32, 5e-3) | {"steps": 1000},
     ),
@@ -55,8 +51,7 @@ _EXPERIMENTS = [
     ),
     Experiment("induction", "small", {}, _train(2, 32, 64, 32, 5e-3) | {"steps": 3000}),
     Experiment(
-        "text",
-        "small",
+        "text", "small",
         {},
         _train(2, 64, 128, 16, 0.0125) | {"optimizer.warmup_steps": 100, "steps": 1000},
         seeds=2, draws=1,

@@ -105,10 +105,8 @@ def restore(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
     for key in sorted(state.keys() | loaded.keys()):
         found, expected = (x[key].shape if key in x else None for x in (loaded, state))
         if found != expected:
-            raise InputError(
-                f"{path}: checkpoint of another architecture: {shortened(key)} has shape "
-                f"{shown(found)}, this model's has {expected}"
-            )
+            shapes = f"{shortened(key)} has shape {shown(found)}, this model's has {expected}"
+            raise InputError(f"{path}: checkpoint of another architecture: {shapes}")
     assign_state(loaded, model, optimizer)
 
 

@@ -256,10 +256,8 @@ class TrainConfig:
         steps = self.steps or max(1, round(batches / self.optimizer.accumulate))
         warmup = self.optimizer.warmup_steps
         if warmup is not None and warmup >= steps:
-            raise InputError(
-                f"optimizer.warmup_steps ({warmup}) must be below the run's {steps} steps; "
-                "lower it with --set optimizer.warmup_steps=N"
-            )
+            reason = f"optimizer.warmup_steps ({warmup}) must be below the run's {steps} steps"
+            raise InputError(f"{reason}; lower it with --set optimizer.warmup_steps=N")
         return steps
 
     def to_dict(self) -> dict[str, object]:

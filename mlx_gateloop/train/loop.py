@@ -76,6 +76,9 @@ def train(
         with_page: Write page.html, which shows the run while it lasts.
         pace: Plans the schedule while the run lasts, see `train.minutes`.
 
+    Returns:
+        The run's directory, steps and lowest validation loss.
+
     Raises:
         InputError: Unusable data, configuration or directory, a full disk, or ranks that differ.
         Interrupted: Ctrl-C; the state is saved.
@@ -251,10 +254,8 @@ class Run:
         with self._lowered_weights():
             result = self.source.evaluate(self.model, self.world)
             if not np.isfinite(result.loss_nats):
-                raise Diverged(
-                    f"the validation loss is not finite at step {progress.step}; lower "
-                    "optimizer.learning_rate, or use dtype float32"
-                )
+                where = f"the validation loss is not finite at step {progress.step}"
+                raise Diverged(f"{where}; lower optimizer.learning_rate, or use dtype float32")
             seen = self.source.glimpse(self.model) if self.world.size == 1 else {}
             best = result.loss_nats < progress.best_loss
         if best:

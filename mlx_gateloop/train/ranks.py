@@ -66,10 +66,8 @@ def divided(world: World, config: TrainConfig) -> World:
     shares = world.sequence > 1
     if batch_size < groups or (shares and batch_size % groups):
         names, advice = ("groups of ranks", "a multiple of") if shares else ("ranks", "at least")
-        raise InputError(
-            f"data.batch_size: {batch_size} sequences cannot be divided among {groups} {names}; "
-            f"give {advice} {groups}"
-        )
+        reason = f"{batch_size} sequences cannot be divided among {groups} {names}"
+        raise InputError(f"data.batch_size: {reason}; give {advice} {groups}")
     if length < world.sequence:
         raise InputError(f"data.length: {length} tokens are fewer than the {world.sequence} ranks")
     return world

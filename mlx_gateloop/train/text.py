@@ -81,10 +81,8 @@ class TextSource:
             given = f"this tokenizer has ids to {self.vocab_size - 1:,}, for a row each"
             raise InputError(f"{given}; use one with fewer than {MAX_IDS:,}")
         if config.model_args(self.vocab_size).outputs != self.vocab_size:
-            raise InputError(
-                f"model.num_outputs or model.vocab_size: must be the tokenizer's "
-                f"{self.vocab_size} tokens; omit it"
-            )
+            expected = f"must be the tokenizer's {self.vocab_size} tokens"
+            raise InputError(f"model.num_outputs or model.vocab_size: {expected}; omit it")
         digest = hashlib.sha256()  # it changes with the text and with the tokenizer
         for part in (training, validation):
             digest.update(f"{part.tokens.dtype} {len(part.tokens)}\n".encode())

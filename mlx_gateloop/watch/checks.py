@@ -32,18 +32,13 @@ def check_model(model: nn.Module) -> None:
 
     if isinstance(model, Model):
         if model.args.rope_theta is not None:
-            raise InputError(
-                "model: leaving a token out would change the rotary positions of the others; "
-                "use a model without them"
-            )
+            raise InputError("model: no token can be left out of rotary positions; use another one")
         return
     cache = model.make_cache() if hasattr(model, "make_cache") else [None]
     for layer, entry in enumerate(cache):
         if not isinstance(entry, ArraysCache):  # a state of constant size, without a position
-            raise InputError(
-                f"model: layer {layer} is not recurrent, so no step can be left out exactly; "
-                "use a model with recurrent layers only"
-            )
+            reason = f"layer {layer} is not recurrent, so no step can be left out exactly"
+            raise InputError(f"model: {reason}; use a model with recurrent layers only")
 
 
 def checked_groups(left_out: Sequence[Positions] | None, tokens: int) -> list[np.ndarray]:

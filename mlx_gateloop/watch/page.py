@@ -100,10 +100,8 @@ def _check(model: Any) -> None:
     weights: dict[str, mx.array] = dict(tree_flatten(Model(args).parameters()))
     count = sum(weight.size for weight in weights.values())  # not evaluated, so without memory
     if count > MAX_PARAMETERS:
-        raise InputError(
-            f"a page runs at most {MAX_PARAMETERS:,} parameters, got {count:,}; use "
-            "`gateloop watch`, which records a text"
-        )
+        limit = f"a page runs at most {MAX_PARAMETERS:,} parameters, got {count:,}"
+        raise InputError(f"{limit}; use `gateloop watch`, which records a text")
 
 
 def _tokenizer(tokenizer: Any) -> dict[str, Any]:

@@ -106,12 +106,9 @@ def test_one_part_of_a_model_is_refused(source, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("words", "what"), [
-    ("--q-bits 4", "need -q"),
-    ("--q-group-size 32", "need -q"),
-    ("--tolerance nan", "--tolerance"),
-    ("--tolerance -1", "--tolerance"),
-    ("--set tokenizer=5", "setting"),
-    ("--set ablate_complex=[a]", "setting"),
+    ("--q-bits 4", "need -q"), ("--q-group-size 32", "need -q"),
+    ("--tolerance nan", "--tolerance"), ("--tolerance -1", "--tolerance"),
+    ("--set tokenizer=5", "setting"), ("--set ablate_complex=[a]", "setting"),
     ("--set heads=2", "lucidrains: unknown setting heads; expected ablate_complex, "),
 ])  # fmt: skip
 def test_flags_that_cannot_mean_anything(source, out, capsys, words, what):

@@ -50,14 +50,10 @@ def recorded():
 
 class _Array(ctypes.Structure):
     _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_size_t),
-        ("name", ctypes.c_char_p),
-        ("space", ctypes.c_int),
-        ("cells", ctypes.c_void_p),
-        ("read", ctypes.c_uint64),
-        ("written", ctypes.c_uint64),
-    )
+        ("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t), ("name", ctypes.c_char_p),
+        ("space", ctypes.c_int), ("cells", ctypes.c_void_p),
+        ("read", ctypes.c_uint64), ("written", ctypes.c_uint64),
+    )  # fmt: skip
 
 
 class _Launch(ctypes.Structure):
@@ -65,15 +61,11 @@ class _Launch(ctypes.Structure):
         ("arrays", ctypes.POINTER(_Array)),
         ("outputs", ctypes.POINTER(ctypes.c_uint8)),
         ("sizes", ctypes.POINTER(ctypes.c_uint32)),
-        ("kernel", ctypes.c_void_p),
-        ("n", ctypes.c_uint32),
-        ("grid", ctypes.c_uint32 * 3),
-        ("group", ctypes.c_uint32 * 3),
-        ("shared_limit", ctypes.c_uint64),
-        ("shared_bytes", ctypes.c_uint64),
-        ("errors", ctypes.c_char_p),
-        ("errors_size", ctypes.c_uint64),
-    )
+        ("kernel", ctypes.c_void_p), ("n", ctypes.c_uint32),
+        ("grid", ctypes.c_uint32 * 3), ("group", ctypes.c_uint32 * 3),
+        ("shared_limit", ctypes.c_uint64), ("shared_bytes", ctypes.c_uint64),
+        ("errors", ctypes.c_char_p), ("errors_size", ctypes.c_uint64),
+    )  # fmt: skip
 
 
 class Kernel:

@@ -70,12 +70,9 @@ def test_new_models_of_ours_begin_spread(model, start):
 
 
 CONSTANT = [
-    {"transition": "lru"},
-    {"transition": "retnet", "num_heads": 2},
-    {"mixer": "softmax", "transition": "none"},
-    {"gate": "polar_abs"},
-    {"bias": False},
-]
+    {"transition": "lru"}, {"transition": "retnet", "num_heads": 2}, {"gate": "polar_abs"},
+    {"mixer": "softmax", "transition": "none"}, {"bias": False},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("model", CONSTANT, ids=str)

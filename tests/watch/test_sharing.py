@@ -22,13 +22,9 @@ from mlx_gateloop.watch.trace import Trace
 HOSTILE = [
     "</script><script>document.title='owned'</script>",
     "<img src=x onerror=\"document.title='owned'\">",
-    "<!--<script>",
-    "\u202eabc\u2066",
-    "\ud800 alone",
-    "\u2028\u2029\x00\x1b[31m",
-    "{title} {data} \\u003c",
-    "&lt;b&gt; 日本",
-]
+    "<!--<script>", "\u202eabc\u2066", "\ud800 alone", "\u2028\u2029\x00\x1b[31m",
+    "{title} {data} \\u003c", "&lt;b&gt; 日本",
+]  # fmt: skip
 
 
 def recorded(model, length, window=1000):

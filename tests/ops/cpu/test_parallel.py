@@ -32,15 +32,10 @@ def test_a_part_that_throws_ends_no_process_and_processors_are_counted_once(prog
 
 
 @pytest.mark.parametrize(("groups", "count"), [
-    (None, 3),
-    ({}, 3),
-    ({"a/b/cpu.max": "150000 100000\n"}, 2),
-    ({"a/b/cpu.max": "1000 100000\n"}, 1),
-    ({"a/b/cpu.max": "900000 100000\n"}, 3),
+    (None, 3), ({}, 3), ({"a/b/cpu.max": ""}, 3), ({"a/b/cpu.max": "0 0\n"}, 3),
+    ({"a/b/cpu.max": "150000 100000\n"}, 2), ({"a/b/cpu.max": "1000 100000\n"}, 1),
+    ({"a/b/cpu.max": "900000 100000\n"}, 3), ({"cpu.max": "200000 100000\n"}, 2),
     ({"a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, 2),
-    ({"cpu.max": "200000 100000\n"}, 2),
-    ({"a/b/cpu.max": ""}, 3),
-    ({"a/b/cpu.max": "0 0\n"}, 3),
 ])  # fmt: skip
 def test_a_quota_bounds_the_processors(program, tmp_path, groups, count):
     membership = tmp_path / "cgroup"
