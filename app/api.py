@@ -79,10 +79,10 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
 def _transitions(trace: Trace) -> dict[str, Any]:
     size = 2 * sum(trace.channels)  # bytes of a token
     if trace.tokens * size > MAX_TRANSITIONS:
-        raise InputError(
-            f"transitions: this model sends at most {MAX_TRANSITIONS // size} tokens, the prompt "
-            f"and the answer have {trace.tokens}; ask for fewer, or without transitions"
+        sizes = (
+            f"at most {MAX_TRANSITIONS // size} tokens, not the {trace.tokens} of prompt and answer"
         )
+        raise InputError(f"transitions: this model sends {sizes}; ask for fewer, or without them")
     layers = [trace.columns(layer) for layer in range(trace.layers)]
     shapes = [list(columns.shape) for columns in layers]
     answer = {

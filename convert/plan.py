@@ -111,10 +111,8 @@ def _check_names(plan: Plan) -> None:
 def _check_dtypes(checkpoint: Checkpoint) -> None:
     wrong = [f"{n} ({d})" for n, d in checkpoint.dtypes.items() if d not in FLOATS]
     if wrong:
-        raise InputError(
-            f"{checkpoint.origin}: expected weights in {', '.join(FLOATS)}, got {first(wrong)}; "
-            "cast them first"
-        )
+        expected = f"expected weights in {', '.join(FLOATS)}, got {first(wrong)}"
+        raise InputError(f"{checkpoint.origin}: {expected}; cast them first")
 
 
 def _check_shapes(plan: Plan) -> None:

@@ -35,10 +35,8 @@ def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[
         if first in range(len(tokenizer)) and getattr(tokenizer, f"{end}_token") is None:
             setattr(tokenizer, f"{end}_token", tokenizer.convert_ids_to_tokens(first))
     if (largest := largest_id(tokenizer)) >= vocab_size:
-        raise InputError(
-            f"--tokenizer {name}: has ids up to {largest}, the model has {vocab_size} entries; "
-            "give the one that the model was trained with"
-        )
+        reason = f"has ids up to {largest}, the model has {vocab_size} entries"
+        raise InputError(f"--tokenizer {name}: {reason}; give the one that it was trained with")
     return tokenizer, origin
 
 

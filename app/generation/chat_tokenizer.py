@@ -86,10 +86,8 @@ class ChatTokenizer:
                 marked, add_generation_prompt=True, tokenize=False
             )
         if len(written) > MAX_CHARACTERS:
-            raise InputError(
-                f"messages: the chat template writes {len(written):,} characters, "
-                f"at most {MAX_CHARACTERS:,} are allowed"
-            )
+            reason = f"the chat template writes {len(written):,} characters"
+            raise InputError(f"messages: {reason}, at most {MAX_CHARACTERS:,} are allowed")
         return written
 
     def encode(self, text: str, typed: list[int] | None) -> list[int]:

@@ -39,10 +39,8 @@ class Probe:
             if run.stopped:
                 return
             if self.seconds > MAX_SECONDS:
-                raise InputError(
-                    f"model: needs more than {MAX_SECONDS} seconds for this; "
-                    "choose an earlier word, or another model"
-                )
+                reason = f"model: needs more than {MAX_SECONDS} seconds for this"
+                raise InputError(f"{reason}; choose an earlier word, or another model")
             yield
 
 

@@ -87,10 +87,8 @@ def imported(file: object) -> History:
         raise InputError(f"{name}: not imported: not the JSON of a conversation") from None
     longest, limits = max(len(text) for _, text in pairs), Limits()
     if longest > limits.characters or len(pairs) > limits.messages:
-        raise InputError(
-            f"{name}: not imported: at most {limits.messages} messages of {limits.characters:,} "
-            "characters are allowed"
-        )
+        allowed = f"{limits.messages} messages of {limits.characters:,} characters are allowed"
+        raise InputError(f"{name}: not imported: at most {allowed}")
     return [{"role": role, "content": text} for role, text in pairs]
 
 

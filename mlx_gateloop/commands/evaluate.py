@@ -1,6 +1,7 @@
 """`gateloop eval`."""
 
 import argparse
+import math
 from dataclasses import replace
 
 from mlx_gateloop.commands.parser import add_model, positive
@@ -67,6 +68,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     world = arguments.world or ALONE
     require_same(world, model, tokens)
     result = evaluate(model, stream, size, context, batch_size, stride, arguments.carry, world)
+    if not math.isfinite(result.loss_nats):
+        raise InputError(f"{arguments.model}: its loss is not finite; check its weights")
     lines = {
         "tokens": f"{result.tokens:,}",
         "loss": f"{result.loss_nats:.4f} nats/token",

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.model.registered import MODELS
 
 MODEL_FLAGS = ("--model", "--hf-path", "--draft-model")
@@ -60,13 +60,13 @@ def _run(arguments: argparse.Namespace) -> None:
         if {"--model", "--draft-model"} <= options.keys():
             _check_draft(options["--model"], options["--draft-model"])
         cli.main()
-    except ValueError as error:
-        if "chat_template is not set" in str(error):
-            advice = "use gateloop mlx-lm generate"
-            raise InputError(f"mlx-lm {words[0]}: no chat template; {advice}") from None
-        if not str(error).startswith("CLI requires a subcommand"):
-            raise
-        raise InputError(f"mlx-lm {words[0]}: no such command; see gateloop mlx-lm") from None
+    except (ImportError, ValueError) as error:
+        reason = one_line(error)
+        if "chat_template is not set" in reason:
+            reason = "no chat template; use gateloop mlx-lm generate"
+        if reason.startswith("CLI requires a subcommand"):
+            reason = "no such command; see gateloop mlx-lm"
+        raise InputError(f"mlx-lm {words[0]}: {reason}") from error
     finally:
         for patch in before:
             setattr(*patch)

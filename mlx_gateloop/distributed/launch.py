@@ -227,10 +227,8 @@ class Attempt:
             return 2
         if silent:
             names = " and ".join(rank.name for rank in silent)
-            _say(
-                f"error: {names}: lost (killed, stopped or unreachable); what was saved is whole, "
-                "continue with --resume"
-            )
+            reason = "lost (killed, stopped or unreachable)"
+            _say(f"error: {names}: {reason}; what was saved is whole, continue with --resume")
         return 1
 
     def _reason_of_no_start(self, missing: list[Rank]) -> str:

@@ -105,10 +105,10 @@ class World:
         for rank, other in enumerate(others, 1):
             for name, value in first.items():
                 if other.get(name) != value:
-                    raise InputError(
-                        f"rank {rank} on {self.hosts[rank]} differs from rank 0 on {self.hosts[0]} "
-                        f"in its {name}: {other.get(name)}, not {value}"
+                    pair = (
+                        f"rank {rank} on {self.hosts[rank]} differs from rank 0 on {self.hosts[0]}"
                     )
+                    raise InputError(f"{pair} in its {name}: {other.get(name)}, not {value}")
 
     @contextmanager
     def waiting(self, purpose: str) -> Iterator[None]:

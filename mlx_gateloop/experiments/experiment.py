@@ -39,6 +39,7 @@ DECIDED = {
     "data.length": "use task.length",
     "model.num_outputs": "the task decides",
 } | dict.fromkeys(("model", "data", "optimizer"), "set its keys one by one")
+DECIDED |= dict.fromkeys(("weights", "lora_rank"), "models begin untrained; leave it out")
 
 
 @dataclass(frozen=True)

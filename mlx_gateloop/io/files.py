@@ -53,8 +53,9 @@ def require_new(target: Path) -> None:
     """Check that a file can be new there, before the work that makes it."""
     if target.exists():
         raise InputError(f"{target}: exists; give another file")
-    if not (parent := next(p for p in target.absolute().parents if p.exists())).is_dir():
-        raise InputError(f"{target}: {parent} is not a folder; give another file")
+    parent = next(p for p in target.absolute().parents if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InputError(f"{target}: {parent} is not a folder to write in; give another file")
 
 
 @contextmanager

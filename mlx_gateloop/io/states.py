@@ -22,7 +22,7 @@ from mlx_gateloop.model.lm import readable_ids
 from mlx_gateloop.model.state import State
 
 EXPECTED = "a state of gateloop read or gl.write_state"
-MAX_INDICES = 100_000  # their sum in the names of a file: reading makes lists up to each
+MAX_INDICES = 1_000_000  # their sum in the names of a file: reading makes lists up to each
 DAMAGED = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 
 
@@ -80,6 +80,9 @@ def write_hashed(
 
     if any(layer.empty() for layer in state.cache):
         raise InputError(f"{path}: the state is empty; read a text before")
+    values = dict(tree_flatten([layer.state for layer in state.cache])).values()
+    if not all(mx.isfinite(x).all() for x in values if isinstance(x, mx.array)):
+        raise InputError(f"{path}: the state is not finite, as weights or a text can make it")
     facts: dict[str, Any] = {"hashes": hashed, "tokens": state.tokens, "last": state.last}
     facts |= {"source": state.source, "digest": state.digest}
     if state.logits is not None:
@@ -223,7 +226,8 @@ def mix(paths: Sequence[str], factors: Sequence[float], out: str) -> None:
 def describe(path: str) -> dict[str, str]:
     """Return what a state file holds by name: model, tokens, each layer's size and magnitude."""
     arrays, metadata, facts = _read(path)
-    lines = {"model": metadata.get("0.model") or "unnamed"}
+    name = metadata.get("0.model")
+    lines = {"model": shown(name) if name else "unnamed"}
     lines["tokens read"] = f"{facts['tokens']:,}" if facts["tokens"] else "none: tuned or mixed"
     for name, array in sorted(arrays.items(), key=lambda pair: (pair[0].find("."), pair[0])):
         if array.size:  # an empty array stands for no padding

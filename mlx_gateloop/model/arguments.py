@@ -98,7 +98,7 @@ class LayerArgs:
     query: Literal["linear", "constant"] = "linear"
     rope_theta: float | None = Field(default=None, gt=1)
     output_gate: bool = False
-    conv_size: Count | None = None
+    conv_size: Count | None = Field(default=None, le=256)
     # For converted models only.
     mixing_size: Count | None = None
     transition_per: Literal["channel", "head"] = "channel"

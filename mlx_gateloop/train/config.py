@@ -160,10 +160,8 @@ class TrainConfig:
             if not args.can_spread:
                 names = ("transition", "gate", "mixer")
                 given = ", ".join(f"{n} {getattr(args, n)!r}" for n in names if hasattr(args, n))
-                raise ValueError(
-                    f"start: spread is for polar or real gates with biases, got {given}; "
-                    "choose start: published"
-                )
+                allowed = f"spread is for polar or real gates with biases, got {given}"
+                raise ValueError(f"start: {allowed}; choose start: published")
             longest = max(2.0, self.data.length / 10)
             self.model = {"longest_half_life": longest, "input_scale": True, **self.model}
             rate, transitions = 1.5 * rate, 0.5

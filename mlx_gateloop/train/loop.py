@@ -91,8 +91,9 @@ def train(
                 output.reporters += [page(output.log, Path(out) / "page.html")] * with_page
             return Run(config, data, output, resume, world).train(pace)
         except OSError as error:  # checkpoints and models raise InputError
-            advice = "what was saved is kept; give another --out or free space there"
-            raise InputError(f"{out}: {error.strerror or error}; {advice}") from error
+            advice = "what was saved is kept; give another path or free space there"
+            where = error.filename or out
+            raise InputError(f"{where}: {error.strerror or error}; {advice}") from error
 
 
 class Run:

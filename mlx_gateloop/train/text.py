@@ -72,10 +72,8 @@ class TextSource:
             self._stops += named if isinstance(named, list) else [named] * (named is not None)
         self._validation_bytes = num_bytes(corpus.validation, answers)
         if len(validation.tokens) < 2 or not self._validation_bytes:
-            raise InputError(
-                "the validation text has nothing to predict; raise data.validation_fraction "
-                f"({config.data.validation_fraction}) or give more text"
-            )
+            fraction = f"raise data.validation_fraction ({config.data.validation_fraction})"
+            raise InputError(f"the validation text has nothing to predict; {fraction} or give more")
         self.vocab_size = largest_id(tokenizer) + 1
         if self.vocab_size > MAX_IDS:
             given = f"this tokenizer has ids to {self.vocab_size - 1:,}, for a row each"

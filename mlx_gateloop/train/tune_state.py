@@ -1,5 +1,6 @@
 """State tuning: one learned initial state a layer, with frozen weights."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -86,6 +87,8 @@ def tune_state(
     tuner = _Tuner(model, tokenizer, data, length, batch_size, answers, seed)
     with evaluating(model):
         before, every = tuner.validate(tuner.zero), max(1, steps // VALIDATIONS)
+        if not math.isfinite(before):
+            raise InputError("the model's loss on the text is not finite; check its weights")
         report(f"validation loss {before:.4f} from the zero state")
         trials = [(tuner.learn(r, max(1, steps // TRIAL), every, patience)[0], r) for r in RATES]
         rate = min(trials)[1]

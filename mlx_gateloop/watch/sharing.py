@@ -93,10 +93,8 @@ def share(
     _check(trace, texts, kinds, forgotten, start)
     kept = [t for t in range(start, len(texts)) if with_system or kinds[t] != "system"]
     if len(kept) > MAX_TOKENS:
-        raise InputError(
-            f"start: a page shows at most {MAX_TOKENS} tokens, got {len(kept)}; "
-            f"use a start of {len(texts) - MAX_TOKENS} or more"
-        )
+        limit = f"a page shows at most {MAX_TOKENS} tokens, got {len(kept)}"
+        raise InputError(f"start: {limit}; use a start of {len(texts) - MAX_TOKENS} or more")
     data = {
         "format": FORMAT,
         "version": VERSION,

@@ -2,11 +2,12 @@
 
 import pytest
 from helpers.commands import TEXT, fails
-from helpers.models import save_tiny_model, tiny_model
+from helpers.models import ruined, save_tiny_model, tiny_model
 from helpers.tokenizers import KINDS
 
 import mlx_gateloop as gl
 from mlx_gateloop.cli import main
+from mlx_gateloop.tokenizer import byte_tokenizer
 
 
 def printed_by(capsys, *words):
@@ -41,6 +42,12 @@ def test_eval_carries_no_softmax(work, capsys):
     save_tiny_model(work / "softmax", mixer="softmax")
     line = fails(capsys, "eval", "--model", "softmax", "--data", "text.txt", "--carry")
     assert line == "error: --carry: a softmax model has no fixed-size state; use --stride"
+
+
+def test_eval_refuses_weights_that_are_no_numbers(work, capsys):
+    gl.save(ruined(tiny_model(vocab_size=262)), byte_tokenizer(), work / "ruined")
+    line = fails(capsys, "eval", "--model", "ruined", "--data", "text.txt")
+    assert line.startswith("error: ruined: its loss is not finite")
 
 
 def test_eval_scores_a_model_without_special_tokens(work, capsys):

@@ -62,6 +62,7 @@ RATE = {"optimizer.learning_rate": 0.5}
     ({"trials": -1}, "tune: expected 0 to 1000, got -1"),
     ({"models": ["fixed", "fixe"]}, "models: unknown 'fixe'; choose data_controlled, fixed"),
     ({"settings": {"seed": 3}}, "--set seed: use --seeds"),
+    ({"settings": {"weights": "m"}}, "--set weights: models begin untrained; leave it out"),
     ({"settings": {"model.transition": "fixed"}}, "--set model.transition: use --models"),
     ({"settings": {"data": {"length": 5}}}, "--set data: set its keys one by one"),
     ({"settings": {"task.lenght": 3}}, "unknown key task.lenght; allowed: length"),

@@ -117,18 +117,12 @@ class Kernel:
             *(_Array(a.ctypes.data, a.nbytes, name.encode()) for name, a in arrays)
         )
         arguments = _Launch(
-            observed,
-            (ctypes.c_uint8 * n)(*(i >= first_output for i in range(n))),
+            observed, (ctypes.c_uint8 * n)(*(i >= first_output for i in range(n))),
             (ctypes.c_uint32 * n)(*(a.itemsize for _, a in arrays)),
-            ctypes.cast(kernel, ctypes.c_void_p),
-            n,
-            (ctypes.c_uint32 * 3)(*grid),
-            (ctypes.c_uint32 * 3)(*threadgroup),
-            SHARED_LIMITS[self.platform],
-            0,
-            ctypes.cast(errors, ctypes.c_char_p),
-            len(errors),
-        )
+            ctypes.cast(kernel, ctypes.c_void_p), n, (ctypes.c_uint32 * 3)(*grid),
+            (ctypes.c_uint32 * 3)(*threadgroup), SHARED_LIMITS[self.platform], 0,
+            ctypes.cast(errors, ctypes.c_char_p), len(errors),
+        )  # fmt: skip
         with _ONE_LAUNCH:
             toolchain.runtime(self.sanitized).launch(ctypes.byref(arguments))
         if errors.value:

@@ -41,16 +41,9 @@ def with_gates(case, form, dtype, shift=0, turn=1, closed=0, seed=1):
 
 
 def check(
-    operator,
-    case,
-    form="sigmoid",
-    dtype=mx.float32,
-    gate_dtype=mx.float32,
-    cancels=False,
-    rounding=ROUNDING[mx.float32],
-    by=2e-6,
-    **options,
-):
+    operator, case, form="sigmoid", dtype=mx.float32, gate_dtype=mx.float32, cancels=False,
+    rounding=ROUNDING[mx.float32], by=2e-6, **options,
+):  # fmt: skip
     """Compare y, the last state and every gradient with the reference, to the dtype's rounding.
 
     If all of a result may have cancelled (`cancels`), an error is relative to the size of a sum of

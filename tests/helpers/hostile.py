@@ -3,6 +3,7 @@
 import json
 import os
 
+import mlx.core as mx
 from helpers.models import save_tiny_model
 
 SLOW_TEXT = "a" * 40 + "b"  # a message that `(a+)+$` needs 2^40 steps for
@@ -32,6 +33,13 @@ def _fifo(name):
 def _sparse(name):
     """A file of a terabyte that takes no space on the disk."""
     return lambda model: os.truncate(model / name, 10**12)
+
+
+def _complex(model):
+    weights = mx.load(str(model / WEIGHTS))
+    mx.save_safetensors(
+        str(model / WEIGHTS), {n: w.astype(mx.complex64) for n, w in weights.items()}
+    )
 
 
 TEMPLATE, TOKENIZER, WEIGHTS = "chat_template.jinja", "tokenizer.json", "model.safetensors"
@@ -65,6 +73,7 @@ FILES = {
     "long json": _sparse("config.json"),
     "long tokenizer": _sparse(TOKENIZER),
     "long weights": _sparse(WEIGHTS),
+    "complex numbers": _complex,
     "long header": written(WEIGHTS, (2**62).to_bytes(8, "little") + b"{" * 1000),
 }
 KINDS = TEMPLATES | TOKENIZERS | FILES

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 
 from mlx_gateloop import Model, ModelArgs, save
 from mlx_gateloop.model.arguments import LayerArgs
@@ -56,6 +56,12 @@ def tiny_model(seed=0, **options):
     mx.random.seed(seed)
     model = Model(ModelArgs(**{**SIZES, **options}))
     model.eval()
+    return model
+
+
+def ruined(model):
+    """Make all weights NaN."""
+    model.update(tree_map(lambda x: x * mx.nan, model.parameters()))
     return model
 
 

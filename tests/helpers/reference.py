@@ -37,18 +37,9 @@ class Case:
 
 
 def random_case(
-    seed,
-    length,
-    *,
-    batch=2,
-    heads=(5, 1, 1),
-    is_complex=True,
-    one_gate_per_head=False,
-    resets=0.1,
-    masked=0.0,
-    reverse=False,
-    dtype=mx.float32,
-):
+    seed, length, *, batch=2, heads=(5, 1, 1), is_complex=True, one_gate_per_head=False,
+    resets=0.1, masked=0.0, reverse=False, dtype=mx.float32,
+):  # fmt: skip
     """A case whose values are exactly representable in `dtype` (a: in float32)."""
     rng = np.random.default_rng(seed)
     H, K, V = heads
@@ -69,16 +60,12 @@ def random_case(
 
     h0 = normal()
     return Case(
-        q=values(batch, length, H, K),
-        k=values(batch, length, H, K),
+        q=values(batch, length, H, K), k=values(batch, length, H, K),
         v=values(batch, length, H, V),
-        a=a if is_complex else a.astype(np.float32).astype(np.float64),
-        h0=h0,
-        mask=rng.uniform(size=(batch, length)) >= masked,
-        dy=values(batch, length, H, V),
-        dh=normal(),
-        reverse=reverse,
-    )
+        a=a if is_complex else a.astype(np.float32).astype(np.float64), h0=h0,
+        mask=rng.uniform(size=(batch, length)) >= masked, dy=values(batch, length, H, V),
+        dh=normal(), reverse=reverse,
+    )  # fmt: skip
 
 
 def forward(case):

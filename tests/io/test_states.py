@@ -7,7 +7,7 @@ from itertools import permutations
 import mlx.core as mx
 import pytest
 from helpers.errors import refusal
-from helpers.models import GROWING, VARIANTS, close, tiny_model, tokens
+from helpers.models import GROWING, VARIANTS, close, ruined, tiny_model, tokens
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache
 from mlx_lm.tuner.utils import linear_to_lora_layers
@@ -87,7 +87,16 @@ def test_a_state_that_read_nothing_is_refused(tokenizer, tmp_path):
         empty = gl.State(model.make_cache())
         line = refusal(gl.write_state, tmp_path / "new.state", empty, model, tokenizer)
         assert "the state is empty" in line
+        unknown = has_read(ruined(model))
+        line = refusal(gl.write_state, tmp_path / "new.state", unknown, model, tokenizer)
+        assert "the state is not finite" in line
         assert not (tmp_path / "new.state").exists()
+
+
+def test_the_state_of_a_deep_model_has_many_indices(tokenizer, tmp_path):
+    model = tiny_model(num_hidden_layers=200)
+    gl.write_state(tmp_path / "deep.state", has_read(model), model, tokenizer)
+    assert gl.read_state(tmp_path / "deep.state", model, tokenizer).tokens == 20
 
 
 def test_the_state_of_anything_else_is_refused(tokenizer, tmp_path):

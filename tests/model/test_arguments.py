@@ -48,6 +48,7 @@ def test_impossible_values_are_named(key, value, expected):
     ({"mixer": "softmax", "state_activation": "tanh"}, "state_activation must be 'iden"),
     ({"mixer": "softmax", "conv_size": 4}, "conv_size must be null with mixer 'softmax', got"),
     ({"gate": "polar_abs", "input_gate": "tied"}, "input_gate must be another"),
+    ({"conv_size": 257}, "conv_size must be less than or equal to 256, got 257"),
     ({"ablation": "transition", "input_gate": "tied"}, "input_gate must be another"),
     ({"mixing_size": 12, "output_projection": False}, "output_projection must be true"),
     ({"output_gate": True, "output_projection": False}, "output_projection must be true"),

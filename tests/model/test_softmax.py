@@ -13,18 +13,13 @@ from mlx_gateloop.ops.transition import Transition
 
 SIZE, LENGTH = 8, 71  # blocks of queries and a part of one
 VARIANTS = {
-    "paper": {},
-    "max-headed": {"num_heads": SIZE},
-    "a head": {"transition_per": "head"},
-    "real": {"gate": "real"},
-    "polar_abs": {"gate": "polar_abs"},
+    "paper": {}, "max-headed": {"num_heads": SIZE}, "a head": {"transition_per": "head"},
+    "real": {"gate": "real"}, "polar_abs": {"gate": "polar_abs"},
     "negative": {"gate": "polar_abs", "ablation": "phase", "transition_per": "head"},
-    "fixed": {"transition": "fixed"},
-    "retnet": {"transition": "retnet"},
+    "fixed": {"transition": "fixed"}, "retnet": {"transition": "retnet"},
     "lru": {"transition": "lru", "input_gate": "sigmoid"},
-    "tied": {"gate": "real", "input_gate": "tied"},
-    "attention": {"transition": "none"},
-}
+    "tied": {"gate": "real", "input_gate": "tied"}, "attention": {"transition": "none"},
+}  # fmt: skip
 
 
 def mixing(**options):

@@ -13,12 +13,9 @@ import mlx_gateloop as gl
 from mlx_gateloop.ops.gpu import operator as gpu
 
 WAYS = {
-    "recurrent": {"mode": "recurrent"},
-    "scan": {"mode": "scan", "backend": "mlx"},
-    "native": {"mode": "scan", "backend": "cpu"},
-    "attention": {"mode": "attention"},
-    "auto": {},
-}
+    "recurrent": {"mode": "recurrent"}, "scan": {"mode": "scan", "backend": "mlx"},
+    "native": {"mode": "scan", "backend": "cpu"}, "attention": {"mode": "attention"}, "auto": {},
+}  # fmt: skip
 NATIVE = pytest.param("native", marks=needs_native)
 HEADS = {"max-headed": (5, 1, 1), "heads": (2, 3, 4)}
 MODES = ["recurrent", "scan", NATIVE, "attention", "auto"]

@@ -36,14 +36,10 @@ def test_each_weight_makes_the_steps_of_an_optimizer_of_mlx(name, transition):
     size = 3000 if name == "adamw" else 17  # large arrays beside joined ones
     model, plain = (tiny_model(vocab_size=size, transition=transition) for _ in range(2))
     config = OptimizerConfig(
-        name=name,
-        learning_rate=0.1,
-        state_transition_learning_rate=0.02,
-        phase_share=None if transition == "fixed" else 0.5,
-        weight_decay=0.05,
-        state_transition_weight_decay=0.03,
-        warmup_steps=2,
-    )
+        name=name, learning_rate=0.1, state_transition_learning_rate=0.02,
+        phase_share=None if transition == "fixed" else 0.5, weight_decay=0.05,
+        state_transition_weight_decay=0.03, warmup_steps=2,
+    )  # fmt: skip
     optimizer = make_optimizer(config, steps=10**9)
     optimizer.init(model.trainable_parameters())
     update, theirs = make_update(model, optimizer, 1e9), {}

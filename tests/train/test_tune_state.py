@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.family import family_model
-from helpers.models import VARIANTS, tiny_model
+from helpers.models import VARIANTS, ruined, tiny_model
 from mlx.utils import tree_flatten, tree_map
 
 import mlx_gateloop as gl
@@ -75,8 +75,9 @@ def test_pieces_count_each_target_once(text):
     assert tuner.validate(tuner.zero) == pytest.approx(nats / count, abs=1e-6)
 
 
-def test_a_model_with_attention_is_refused(text):
+def test_a_model_with_attention_or_without_numbers_is_refused(text):
     with pytest.raises(InputError, match=r"has attention, which has no state; tune LoRA$"):
         gl.tune_state(tiny_model(vocab_size=262, mixer="softmax"), byte_tokenizer(), text)
+    assert "is not finite" in refusal(gl.tune_state, ruined(tiny()), byte_tokenizer(), text)
     for name in ("length", "batch_size", "steps", "patience"):
         assert f"{name}: exp" in refusal(gl.tune_state, tiny(), byte_tokenizer(), text, **{name: 0})

@@ -133,13 +133,9 @@ def endless_models(tmp_path_factory):
     for seed, name in enumerate(("a", "b", "slow")):
         channels = WIDE if name == "slow" else CHANNELS
         model = tiny_model(
-            seed,
-            vocab_size=len(tokenizer),
-            hidden_size=channels,
-            intermediate_size=channels,
-            num_hidden_layers=LAYERS,
-            transition="fixed" if name == "b" else "data_controlled",
-        )
+            seed, vocab_size=len(tokenizer), hidden_size=channels, intermediate_size=channels,
+            num_hidden_layers=LAYERS, transition="fixed" if name == "b" else "data_controlled",
+        )  # fmt: skip
         never_end(model, tokenizer)
         gl.save(model, tokenizer, folder / name)
         if name == "a":

@@ -20,14 +20,10 @@ from mlx_gateloop.train import TrainConfig
 
 BODIES, LEAST = 10, 6
 LEARNED = {
-    "str.split": "list of the substrings",
-    "os.path.join": "pathname components",
-    "list.append": "to the end of the list",
-    "dict.get": "if key is in the dictionary",
-    "random.shuffle": "in place",
-    "math.sqrt": "square root",
-    "len": "number of items",
-}
+    "str.split": "list of the substrings", "os.path.join": "pathname components",
+    "list.append": "to the end of the list", "dict.get": "if key is in the dictionary",
+    "random.shuffle": "in place", "math.sqrt": "square root", "len": "number of items",
+}  # fmt: skip
 
 
 def answer(name, question, earlier=()):

@@ -34,14 +34,9 @@ def test_every_variant_computes_the_same(number, size, flags):
     ablation = ABLATIONS[(number + sum(flags)) % 3]
     heads, width = size
     model = transformer(
-        number,
-        gate_loop_heads=heads,
-        dim_gate_looped_attn=width,
-        ff_mult=1 + number % 3,
-        frac_gradient_state_transition=0.5,
-        **dict(zip(FLAGS, flags, strict=True)),
-        **ablation,
-    )
+        number, gate_loop_heads=heads, dim_gate_looped_attn=width, ff_mult=1 + number % 3,
+        frac_gradient_state_transition=0.5, **dict(zip(FLAGS, flags, strict=True)), **ablation,
+    )  # fmt: skip
     ours, reference = converted(state_of(model), "lucidrains", ablation)
     assert_same(ours, reference, 7, VOCAB)
     prompt = random_tokens(VOCAB, 7)  # the model as it was made, not as we rebuilt it
