@@ -36,7 +36,7 @@ def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[
             setattr(tokenizer, f"{end}_token", tokenizer.convert_ids_to_tokens(first))
     if (largest := largest_id(tokenizer)) >= vocab_size:
         reason = f"has ids up to {largest}, the model has {vocab_size} entries"
-        raise InputError(f"--tokenizer {name}: {reason}; give the one that it was trained with")
+        raise InputError(f"--tokenizer {name}: {reason}; give the tokenizer of its training")
     return tokenizer, origin
 
 

@@ -72,10 +72,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokeniz
         raise InputError("there is no text to train a tokenizer on; give a longer one")
     least = len(_SPECIAL) + 256
     if vocab_size <= least:
-        raise InputError(
-            f"tokenizer.vocab_size: {vocab_size} leaves nothing to learn besides {least} bytes and "
-            "special tokens; choose a larger one, or the tokenizer kind bytes"
-        )
+        reason = f"{vocab_size} leaves nothing to learn besides {least} bytes and special tokens"
+        advice = "choose a larger one, or the tokenizer kind bytes"
+        raise InputError(f"tokenizer.vocab_size: {reason}; {advice}")
     # Every common character gets an entry; keep at least as many entries for learned pieces.
     counts = Counter(chain.from_iterable(sentences)).most_common()
     if rare := dict.fromkeys(ord(c) for c, _ in counts[max(1, (vocab_size - least) // 2) :]):

@@ -145,9 +145,10 @@ class ConversationFolder:
     def _free(self, path: Path) -> Path:
         """Return the path, or the first with a number at its end that does not exist."""
         number, found = 1, path
+        stem = path.stem[:55].encode()[:190].decode(errors="ignore")
         while os.path.lexists(found):
             number += 1
-            found = path.with_name(f"{path.stem[:55].strip()} {number}{SUFFIX}")
+            found = path.with_name(f"{stem.strip()} {number}{SUFFIX}")
         return found
 
 

@@ -205,9 +205,8 @@ class Decoder:
     def _check(self, fresh: list[int]) -> None:
         limit, vocabulary = self.limits.input_tokens, self.loaded.vocabulary
         if len(fresh) > limit:
-            raise InputError(
-                f"prompt: {len(fresh):,} tokens, at most {limit:,}; send a shorter text"
-            )
+            size = f"{len(fresh):,} tokens, at most {limit:,}"
+            raise InputError(f"prompt: {size}; send a shorter text")
         if None in fresh:
             raise InputError("prompt: empty, and the model has no first token; type a word")
         if max(fresh) >= vocabulary:

@@ -96,10 +96,9 @@ class Isolated:
         except (OSError, EOFError):
             process.kill()
             self._child = None
-            raise InputError(
-                f"model: its {what} was stopped: it takes more than {seconds} seconds or "
-                f"{self._bounds.memory / 2**30:g} GB of memory; use another model"
-            ) from None
+            limit = f"{seconds} seconds or {self._bounds.memory / 2**30:g} GB of memory"
+            reason = f"its {what} was stopped: it takes more than {limit}"
+            raise InputError(f"model: {reason}; use another model") from None
         if "error" in reply:
             raise InputError(reply["error"])
         return reply["value"]

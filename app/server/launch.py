@@ -161,9 +161,8 @@ def _listen(host: str, port: int | None) -> socket.socket:
         except OSError as error:
             listener.close()
             if port is not None or error.errno != errno.EADDRINUSE:
-                raise InputError(
-                    f"--host {host} --port {candidate}: {error.strerror}; give another port"
-                ) from None
+                where = f"--host {host} --port {candidate}"
+                raise InputError(f"{where}: {error.strerror}; give another port") from None
     raise InputError(f"--port: {PORTS[0]} to {PORTS[-1]} are all in use; give another port")
 
 

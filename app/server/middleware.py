@@ -113,7 +113,7 @@ class SecurityMiddleware:
             raise HTTPException(403, "This path is not available.")
         site = headers.get("sec-fetch-site")  # another port of this machine is "same-site"
         linked = path != "/" and site in ("cross-site", "same-site")
-        source = host if origin is None else origin.partition("://")[2]
+        source = host if origin is None else re.split("[/?#]", origin.partition("://")[2])[0]
         if linked or not (source.lower() == host.lower() or is_allowed(source, self.proxies)):
             raise HTTPException(403, "Requests from other sites are not allowed.")
 

@@ -21,7 +21,7 @@ NAMES = {
         "--out runs/recall",
         "small (minutes) or author (the sizes of the paper's author, hours)",
     ),
-    "induction": ("the induction head task", "--out runs/induction", "minutes"),
+    "induction": ("the induction head task", "--out runs/induction", "small (minutes)"),
     "text": ("the next byte of a text", "--text my.txt --out runs/text", "small (minutes)"),
     "ablations": (
         "choices that the paper leaves open: Memory Horizon with one change at a time",

@@ -60,13 +60,14 @@ def _run(arguments: argparse.Namespace) -> None:
         if {"--model", "--draft-model"} <= options.keys():
             _check_draft(options["--model"], options["--draft-model"])
         cli.main()
-    except (ImportError, ValueError) as error:
-        reason = one_line(error)
-        if "chat_template is not set" in reason:
-            reason = "no chat template; use gateloop mlx-lm generate"
-        if reason.startswith("CLI requires a subcommand"):
-            reason = "no such command; see gateloop mlx-lm"
-        raise InputError(f"mlx-lm {words[0]}: {reason}") from error
+    except ValueError as error:
+        known = {"Cannot save to the path": one_line(error)}
+        known["chat_template is not set"] = "no chat template; use gateloop mlx-lm generate"
+        known["CLI requires a subcommand"] = "no such command; see gateloop mlx-lm"
+        reason = next((known[text] for text in known if text in str(error)), None)
+        if reason is None:
+            raise
+        raise InputError(f"mlx-lm {words[0]}: {reason}") from None
     finally:
         for patch in before:
             setattr(*patch)

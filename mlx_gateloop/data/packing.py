@@ -106,10 +106,9 @@ class Batches:
     ) -> None:
         count, needed = len(stream.tokens), batch_size * length + 1
         if count < needed:
-            raise InputError(
-                f"the training text has {count} tokens and one batch of {batch_size} x"
-                f" {length} needs {needed}; give more text or a smaller batch_size or length"
-            )
+            reason = f"{count} tokens and one batch of {batch_size} x {length} needs {needed}"
+            advice = "give more text or a smaller batch_size or length"
+            raise InputError(f"the training text has {reason}; {advice}")
         self.stream, self.batch_size, self.length, self.seed = stream, batch_size, length, seed
         self.carries = carries
         self._windows = (count - 1) // length

@@ -89,9 +89,8 @@ def read_hostfile(path: Path) -> Hostfile:
                 socket.getaddrinfo(address, None, socket.AF_INET)
             except (OSError, UnicodeError) as error:
                 reason = getattr(error, "strerror", None) or one_line(error)
-                raise InputError(
-                    f"{path}: {shown(host.ssh)}: unknown address {shown(address)} ({reason})"
-                ) from None
+                where = f"{path}: {shown(host.ssh)}"
+                raise InputError(f"{where}: unknown address {shown(address)} ({reason})") from None
     return hostfile
 
 

@@ -38,10 +38,9 @@ class World:
 
     def with_sequences_over(self, ranks: int) -> "World":
         if self.size % ranks:
-            raise InputError(
-                f"sequence_parallel: {ranks} ranks for a sequence do not divide the run's "
-                f"{self.size}; set it to 1, or start a multiple of {ranks} by `gateloop launch -n`"
-            )
+            reason = f"{ranks} ranks for a sequence do not divide the run's {self.size}"
+            advice = f"set it to 1, or start a multiple of {ranks} by `gateloop launch -n`"
+            raise InputError(f"sequence_parallel: {reason}; {advice}")
         return World(self._group, self.hosts, self._limit, ranks, self._overlaps)
 
     @property

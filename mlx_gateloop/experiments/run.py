@@ -137,11 +137,9 @@ def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
     before, now = _compared(saved, common), _compared(experiment, common)
     for key in now | before:
         if before.get(key) != now.get(key):
-            raise InputError(
-                f"{out}: the experiment to resume differs in {key}: it had "
-                f"{shown(before.get(key))}, now it is {shown(now.get(key))}; give all options of "
-                "its command again"
-            )
+            was, given = shown(before.get(key)), shown(now.get(key))
+            reason = f"the experiment to resume differs in {key}: it had {was}, now it is {given}"
+            raise InputError(f"{out}: {reason}; give all options of its command again")
     if saved.data != experiment.data:
         raise InputError(f"{out}: the experiment to resume differs in its data; restore them")
     return replace(

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
@@ -35,7 +34,7 @@ class FamilyArgs:
     intermediate_size: Count | None = None  # inner width of SwiGLU
     hidden_act: Literal["swish", "silu"] = "swish"  # in SwiGLU and of the output gate
     use_short_conv: bool = False  # a short convolution follows the projections
-    conv_size: Count = Field(default=4, le=256)  # its length
+    conv_size: Count = 4  # its length
     norm_eps: float = 1e-6
     tie_word_embeddings: bool = False
     attn: None = None  # attention layers between recurrent layers

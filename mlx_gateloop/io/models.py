@@ -117,9 +117,8 @@ def _check(directory: Path, with_tokenizer: bool = True) -> bool:
         raise InputError(f"{path}: model_file names code, which is not run here")
     tokenizers = ("tokenizer.json", "tokenizer.model")
     if is_ours and with_tokenizer and not any((directory / name).exists() for name in tokenizers):
-        raise InputError(
-            f"{directory}: no tokenizer.json; give a model of text (an experiment's runs have none)"
-        )
+        advice = "give a model of text (an experiment's runs have none)"
+        raise InputError(f"{directory}: no tokenizer.json; {advice}")
     check(directory)
     return is_ours
 

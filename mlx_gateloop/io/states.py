@@ -4,8 +4,7 @@ import base64
 import json
 import math
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -22,7 +21,7 @@ from mlx_gateloop.model.lm import readable_ids
 from mlx_gateloop.model.state import State
 
 EXPECTED = "a state of gateloop read or gl.write_state"
-MAX_INDICES = 1_000_000  # their sum in the names of a file: reading makes lists up to each
+MAX_ITEMS = 1_000_000  # of the lists that the names in a file make
 DAMAGED = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 
 
@@ -78,9 +77,11 @@ def write_hashed(
     """Write a state as `write_state` does, with hashes that were computed before."""
     from mlx_lm.models.cache import save_prompt_cache
 
+    if Path(path).is_dir():
+        raise InputError(f"{path}: a folder; give a file")
     if any(layer.empty() for layer in state.cache):
         raise InputError(f"{path}: the state is empty; read a text before")
-    values = dict(tree_flatten([layer.state for layer in state.cache])).values()
+    values = [*dict(tree_flatten([layer.state for layer in state.cache])).values(), state.logits]
     if not all(mx.isfinite(x).all() for x in values if isinstance(x, mx.array)):
         raise InputError(f"{path}: the state is not finite, as weights or a text can make it")
     facts: dict[str, Any] = {"hashes": hashed, "tokens": state.tokens, "last": state.last}
@@ -177,12 +178,23 @@ def _reading(file: str | os.PathLike[str] | BytesIO, path: Any) -> Iterator[Any]
         read: Any = mx.load(file, format="safetensors", return_metadata=True)
         if not {"1", "2"} <= {name.partition(".")[0] for name in read[1]}:
             raise ValueError("it has no prompt cache's metadata")
-        names = " ".join([*read[0], *read[1]]).replace("_", "")
-        if sum(map(int, re.findall(r"\d+", names))) > MAX_INDICES:
+        if sum(map(_list_items, read)) > MAX_ITEMS:
             raise ValueError("its indices are out of range")
         yield read
     except DAMAGED as error:
         raise InputError(f"{path}: not {EXPECTED}: {one_line(error)}") from error
+
+
+def _list_items(names: Iterable[str]) -> int:
+    """Count the items of the lists that names such as "2.0.1" make; a list is filled up to each."""
+    longest: dict[str, int] = {}
+    for name in names:
+        parts = name.split(".", 9)
+        for depth, part in enumerate(parts):
+            index = int("".join(filter(str.isdecimal, part)) or 0)
+            parent = ".".join(parts[:depth])
+            longest[parent] = max(longest.get(parent, 0), index)
+    return sum(longest.values())
 
 
 def _fits(saved: Any, fresh: Any) -> bool:

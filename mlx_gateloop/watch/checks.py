@@ -32,7 +32,8 @@ def check_model(model: nn.Module) -> None:
 
     if isinstance(model, Model):
         if model.args.rope_theta is not None:
-            raise InputError("model: no token can be left out of rotary positions; use another one")
+            reason = "leaving a token out would change the rotary positions of the others"
+            raise InputError(f"model: {reason}; use a model without them")
         return
     cache = model.make_cache() if hasattr(model, "make_cache") else [None]
     for layer, entry in enumerate(cache):

@@ -13,7 +13,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError, shown
-from mlx_gateloop.io.files import staged
+from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.model_file import PACKAGE_ONLY
 from mlx_gateloop.io.models import OUR_CODE, refusing, save
 from mlx_gateloop.model.arguments import GATED
@@ -85,8 +85,7 @@ def page(
         ),
         workers="blob:",
     )
-    with staged(Path(path)) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_text(Path(path), text)
 
 
 def _check(model: Any) -> None:
@@ -111,10 +110,8 @@ def _tokenizer(tokenizer: Any) -> dict[str, Any]:
     adds = (tree["post_processor"] or {}).get("special_tokens")
     changes = tree["normalizer"] or tree["pre_tokenizer"] or adds
     if model.get("type") != "BPE" or not model.get("byte_fallback") or changes:
-        raise InputError(
-            "tokenizer: a page reads byte pair encodings with byte_fallback and nothing before or "
-            "after, as `gateloop train` makes them"
-        )
+        kind = "byte pair encodings with byte_fallback and nothing before or after"
+        raise InputError(f"tokenizer: a page reads {kind}, as `gateloop train` makes them")
     pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
     special = {token["content"]: token["id"] for token in tree["added_tokens"]}
     return {"pieces": pieces, "merges": model["merges"], "special": special}

@@ -87,6 +87,7 @@ def test_a_state_that_read_nothing_is_refused(tokenizer, tmp_path):
         empty = gl.State(model.make_cache())
         line = refusal(gl.write_state, tmp_path / "new.state", empty, model, tokenizer)
         assert "the state is empty" in line
+        assert "a folder" in refusal(gl.write_state, tmp_path, has_read(model), model, tokenizer)
         unknown = has_read(ruined(model))
         line = refusal(gl.write_state, tmp_path / "new.state", unknown, model, tokenizer)
         assert "the state is not finite" in line
@@ -94,7 +95,7 @@ def test_a_state_that_read_nothing_is_refused(tokenizer, tmp_path):
 
 
 def test_the_state_of_a_deep_model_has_many_indices(tokenizer, tmp_path):
-    model = tiny_model(num_hidden_layers=200)
+    model = tiny_model(num_hidden_layers=500)
     gl.write_state(tmp_path / "deep.state", has_read(model), model, tokenizer)
     assert gl.read_state(tmp_path / "deep.state", model, tokenizer).tokens == 20
 
@@ -175,7 +176,7 @@ def made(tokenizer, tmp_path_factory):
     return folder
 
 
-def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path):
+def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path, monkeypatch):
     paths, out = [str(made / f"{name}.state") for name in "ab"], str(tmp_path / "mixed.state")
     mix(paths, [0.25, -2.0], out)
     first, second, mixed = (gl.read_state(p, tiny_model(), tokenizer) for p in (*paths, out))
@@ -187,6 +188,8 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path):
     assert [name for name in lines if name.startswith("layer")] == ["layer 0.0.0", "layer 1.0.0"]
     assert "exists; give another file" in refusal(mix, paths, [1, 1], paths[0])
     assert "a.state is not a folder" in refusal(mix, paths, [1, 1], f"{paths[0]}/b/c")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert "is not a folder to write in" in refusal(mix, paths, [1, 1], tmp_path / "d.state")
 
 
 @pytest.mark.parametrize(("names", "factors", "message"), [
