@@ -1,12 +1,12 @@
 """The tables and pictures of docs/results.md that compare models, from the records.
 
-    python benchmarks/comparisons.py benchmarks/results/experiments/recall --beyond 8
+    python benchmarks/comparisons.py benchmarks/results/experiments/recall-4000 --beyond 8
 
 prints the table of an experiment, from its results.json. Several folders are the parts of one
 experiment, each with other models; options of the training that not all have stand after the
 models' names. Finished runs count.
 
-    python benchmarks/comparisons.py benchmarks/results/experiments/recall --pictures pictures
+    python benchmarks/comparisons.py benchmarks/results/experiments/recall-4000 --pictures pictures
 
 draws accuracy over span, the curves of learning, the accuracies of all runs and, of a text, bits
 per byte.

@@ -13,13 +13,14 @@ from mlx_gateloop.experiments.presets import PRESETS
 
 PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
-SIX = "data_controlled,fixed,real_gates,s4d_inv,s5,softmax_rotary"
 TEXTS = [RECORDS / f"text-python-{n}" for n in ("48", "convolution-phases", "convolution")]
+SLOWER = ["--reference", "data_controlled, phase_share 0.1"]
 TABLES = {
     "running-sum-sobol": ["--beyond", 32],
     "memory-horizon-small-long": ["--beyond", 32],
-    "recall-long": ["--beyond", 8, "--models", SIX],
-    "text-python-phases": [*TEXTS, "--reference", "data_controlled, phase_share 0.1"],
+    "recall-4000": ["--beyond", 8],
+    "text-shakespeare-tuned": [RECORDS / "text-shakespeare-tuned-real", *SLOWER],
+    "text-python-phases": [*TEXTS, *SLOWER],
 }
 
 
