@@ -17,7 +17,7 @@ TEXTS = [RECORDS / f"text-python-{n}" for n in ("48", "convolution-phases", "con
 SLOWER = ["--reference", "data_controlled, phase_share 0.1"]
 TABLES = {
     "running-sum-sobol": ["--beyond", 32],
-    "memory-horizon-small-long": ["--beyond", 32],
+    "memory-horizon-small-sobol": ["--beyond", 32],
     "recall-4000": ["--beyond", 8],
     "text-shakespeare-tuned": [RECORDS / "text-shakespeare-tuned-real", *SLOWER],
     "text-python-phases": [*TEXTS, *SLOWER],
