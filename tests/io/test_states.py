@@ -95,7 +95,7 @@ def test_a_state_that_read_nothing_is_refused(tokenizer, tmp_path):
 
 
 def test_the_state_of_a_deep_model_has_many_indices(tokenizer, tmp_path):
-    model = tiny_model(num_hidden_layers=500)
+    model = tiny_model(num_hidden_layers=150)
     gl.write_state(tmp_path / "deep.state", has_read(model), model, tokenizer)
     assert gl.read_state(tmp_path / "deep.state", model, tokenizer).tokens == 20
 
