@@ -79,10 +79,9 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
 def _transitions(trace: Trace) -> dict[str, Any]:
     size = 2 * sum(trace.channels)  # bytes of a token
     if trace.tokens * size > MAX_TRANSITIONS:
-        sizes = (
-            f"at most {MAX_TRANSITIONS // size} tokens, not the {trace.tokens} of prompt and answer"
-        )
-        raise InputError(f"transitions: this model sends {sizes}; ask for fewer, or without them")
+        most = f"this model sends at most {MAX_TRANSITIONS // size} tokens"
+        total = f"the prompt and the answer have {trace.tokens}"
+        raise InputError(f"transitions: {most}, {total}; ask for fewer, or without transitions")
     layers = [trace.columns(layer) for layer in range(trace.layers)]
     shapes = [list(columns.shape) for columns in layers]
     answer = {

@@ -95,8 +95,8 @@ class Target:
 
 
 def many_values(target: Target) -> None:
-    """Many small values, which take long to read, up to the limit of bytes and beyond."""
-    for lists in (85_000, 650_000):
+    """Many small values, which take long to read: just below their limit, and far above it."""
+    for lists in (1_400, 85_000, 650_000):
         target.post("/queue/join", {"data": [[]] * lists})
 
 

@@ -67,7 +67,8 @@ def test_transitions_are_limited_in_size(ask, monkeypatch):
     monkeypatch.setattr(api, "MAX_TRANSITIONS", 2 * 2 * 16 * 10)  # 10 tokens
     assert ask(max_tokens=7, transitions=True)["tokens"] == 7
     line = refused(ask, max_tokens=8, transitions=True)
-    assert line.startswith("transitions: this model sends at most 10 tokens, not the 11 of prompt")
+    assert line.startswith("transitions: this model sends at most 10 tokens, ")
+    assert "the prompt and the answer have 11; " in line
     assert ask(max_tokens=8)["tokens"] == 8
 
 
