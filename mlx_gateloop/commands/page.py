@@ -10,7 +10,7 @@ from mlx_gateloop.errors import InputError
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add_model(command)
-    add("--out", type=Path, required=True, metavar="FILE", help="the HTML file to write")
+    add("--out", type=Path, required=True, metavar="FILE", help="the .html file to write")
     add("--title", metavar="TEXT", help="heading of the page")
     command.set_defaults(run=_page)
 

@@ -70,8 +70,9 @@ def check_memory(what: object, nbytes: int) -> None:
 def _shapes(path: Path) -> list[list[int]]:
     try:
         with safe_open(path, "numpy") as file:
-            if any(file.get_slice(name).get_dtype() == "C64" for name in file.keys()):  # noqa: SIM118
+            arrays = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
+            if any(array.get_dtype() == "C64" for array in arrays):
                 raise InputError(f"{path}: has complex numbers; get the model again")
-            return [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
+            return [array.get_shape() for array in arrays]
     except SafetensorError as error:
         raise InputError(f"{path}: cannot be loaded: {one_line(error)}") from error

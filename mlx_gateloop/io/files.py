@@ -35,6 +35,9 @@ def replacing(path: str | os.PathLike[str], keep: Path | None = None) -> Iterato
             path.replace(keep)
         partial.replace(path)
         flush(path.parent)
+    except OSError as error:
+        error.filename = os.fspath(path)  # the name that the caller knows
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

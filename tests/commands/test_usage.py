@@ -39,6 +39,7 @@ BAD = [
     ("mlx-lm frobnicate", "mlx-lm frobnicate: no such command"),
     ("mlx-lm convert --hf-path model --mlx-path model", "already exists"),
     ("page --model model --out model/model.safetensors", "name ends in .html"),
+    ("page --model model --out none/page.html", "none/page.html"),
     ("train --steps 2 --set epochs=1 --out x", "give only one of them"),
     (f"train --steps 2 --out x --data {'d' * 300}", "d" * 300),
     ("experiment memory-horizon --out x --preset large", "choose small, running_sum, paper"),
