@@ -176,7 +176,7 @@ def many_requests(target: Target) -> None:
     target.post("/call/generate", {"data": ["too few values"]})
 
 
-# Name, attack, threads, and if the app asks for a password.
+# Attack, threads, and if the app asks for a password.
 ATTACKS: list[tuple[Attack, int, bool]] = [
     (many_values, 4, True),
     (many_values, 4, False),

@@ -82,7 +82,7 @@ def passes(
 
 
 def ours(
-    shape: tuple[int, ...], planes: int, name: Pass
+    shape: tuple[int, ...], planes: int, name: str
 ) -> tuple[Callable[..., Any], list[mx.array]]:
     """Return a pass by our kernels, divided as on an H200, and its arrays."""
     B, L, H, K, V = shape

@@ -11,6 +11,7 @@ both rankings is averaged over the cases; its interval is a bootstrap over texts
 
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -23,6 +24,7 @@ import mlx.core as mx
 import numpy as np
 from embedded_models import pydocs
 from embedded_models.corpus import write
+from scipy.stats import ConstantInputWarning, spearmanr
 
 from mlx_gateloop.data.corpus import split
 from mlx_gateloop.experiments.presets import PRESETS
@@ -127,15 +129,11 @@ def _logs(logits: mx.array) -> np.ndarray:
     return np.array(logits - mx.logsumexp(logits, -1, keepdims=True)).astype(np.float64)
 
 
-def spearman(left: np.ndarray, right: np.ndarray) -> float:
+def correlation(left: np.ndarray, right: np.ndarray) -> float:
     """Compute Spearman's rank correlation; NaN where all values of one are the same."""
-    with np.errstate(invalid="ignore"):
-        return float(np.corrcoef(_ranks(left), _ranks(right))[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (counts.cumsum() - (counts - 1) / 2)[which]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConstantInputWarning)
+        return float(spearmanr(left, right).statistic)
 
 
 def correlations(model: Any, ids: np.ndarray, targets: np.ndarray) -> dict[Any, np.ndarray]:
@@ -148,7 +146,7 @@ def correlations(model: Any, ids: np.ndarray, targets: np.ndarray) -> dict[Any, 
             for effect, values in true.items():
                 for span, stop in (("all tokens", n), (f"beyond {NEAR}", n - NEAR)):
                     key = name, effect, span
-                    found.setdefault(key, []).append(spearman(measure[:stop], values[:stop, n]))
+                    found.setdefault(key, []).append(correlation(measure[:stop], values[:stop, n]))
     return {key: np.array(values) for key, values in found.items()}
 
 

@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from scipy.stats import binomtest
 
 from mlx_gateloop.data import Stream, num_bytes, pack, texts
 from mlx_gateloop.errors import InputError
@@ -140,7 +141,7 @@ def row(name: str, bits: str, written: Sequence[Written], *answers: str) -> list
     """Make a line of the table."""
     accepted = [result for result in written if result.accepted]
     code = sum(not result.function.is_documentation(result.body) for result in accepted)
-    low, high = wilson(len(accepted), len(written))
+    low, high = binomtest(len(accepted), len(written)).proportion_ci(method="wilson")
     return [
         name,
         bits,
@@ -150,14 +151,6 @@ def row(name: str, bits: str, written: Sequence[Written], *answers: str) -> list
         f"{median(result.body.count(chr(10)) for result in written):.0f}",
         *(answers or ("", "")),
     ]
-
-
-def wilson(right: int, asked: int) -> tuple[float, float]:
-    """Compute Wilson's 95% interval of a share (J. Am. Stat. Assoc. 22, 1927)."""
-    square = 1.96**2
-    centre = (right + square / 2) / (asked + square)
-    half = 1.96 / (asked + square) * (right * (asked - right) / asked + square / 4) ** 0.5
-    return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
 def shown(written: Sequence[Written]) -> str:

@@ -1,6 +1,5 @@
 """GLA, HGRN2, HGRN and the transformer of flash-linear-attention; config.json names which."""
 
-from importlib import import_module
 from typing import Any, Literal
 
 import mlx.core as mx
@@ -13,7 +12,7 @@ from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.family.layers import FamilyArgs
 from mlx_gateloop.model.arguments import STRICT, Count
-from mlx_gateloop.model.registered import register
+from mlx_gateloop.model.registered import module, register
 
 from .base import Inference, Reference, Settings, Shapes, Source, Tensor
 from .fla_reference import FlaReference
@@ -73,9 +72,9 @@ class Fla(Source[Any]):
             expected = ", ".join(TYPES)
             raise self.error(f"config.json: model_type: expected {expected}, got {shown(kind)}")
         register(kind)  # or transformers warns when it loads the tokenizer beside the weights
-        module = None if kind == "transformer" else import_module(f"mlx_gateloop.family.{kind}")
         try:
-            args = (module.ModelArgs if module else TransformerArgs).from_dict(self.config)
+            kind_args = TransformerArgs if kind == "transformer" else module(kind).ModelArgs
+            args = kind_args.from_dict(self.config)
         except InputError as error:
             raise self.error(f"config.json: {str(error).removeprefix('config: ')}") from None
         sizes = f"depth {args.num_hidden_layers}, dim {args.hidden_size}, {args.vocab_size} tokens"
@@ -83,7 +82,7 @@ class Fla(Source[Any]):
 
     def build(self, args: Any) -> nn.Module:
         if args.model_type != "transformer":
-            model: nn.Module = import_module(f"mlx_gateloop.family.{args.model_type}").Model(args)
+            model: nn.Module = module(args.model_type).Model(args)
             return model.eval()
         from mlx_lm.models import llama
 

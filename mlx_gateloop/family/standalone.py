@@ -1,4 +1,4 @@
-"""A recurrent model of flash-linear-attention in one file, on MLX and mlx-lm alone.
+"""A recurrent language model (GLA, HGRN, HGRN2, Mamba-2) in one file, on MLX and mlx-lm alone.
 
     h_n = a_n h_{n-1} + k_n^T v_n,   y_n = q_n h_n
 

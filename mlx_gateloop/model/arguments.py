@@ -24,7 +24,7 @@ class LayerArgs:
     """The shape of one layer. The defaults are those of the paper's WikiText-103 model.
 
     The fields come in three groups: the paper's (hidden_size to dropout), variants for training
-    (gate to output_gate), and those that only converted models need (mixing_size to
+    (gate to conv_size), and those that only converted models need (mixing_size to
     rms_norm_eps).
 
     Args:

@@ -73,12 +73,12 @@ class LRU(ConstantTransition):
     def __init__(self, args: LayerArgs) -> None:
         super().__init__(args)
         # Without the ends, whose logarithms are infinite.
-        square, turn = mx.random.uniform(1e-6, 1 - 1e-6, (2, args.width))
+        share, turn = mx.random.uniform(1e-6, 1 - 1e-6, (2, args.width))
+        rate = -0.5 * mx.log(share)  # share = |a|^2
         if args.longest_half_life is not None:
-            square = mx.exp(-2 * math.log(2) / args.longest_half_life**square)
-        self.nu = mx.log(-0.5 * mx.log(square))
-        self.theta = mx.log(6.28 * turn)
-        self.log_scale = 0.5 * mx.log1p(-square)
+            rate = math.log(2) / args.longest_half_life**share
+        self.nu, self.theta = mx.log(rate), mx.log(6.28 * turn)
+        self.log_scale = 0.5 * mx.log(-mx.expm1(-2 * rate))
 
     def transition(self) -> Transition:
         nu, theta = (x.astype(mx.float32) for x in (self.nu, self.theta))

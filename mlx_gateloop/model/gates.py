@@ -80,8 +80,7 @@ class Gates(nn.Module):
         input.
         """
         half_life = self._log_uniform(1, longest)
-        magnitude = mx.exp(-math.log(2) / half_life)
-        gamma = mx.log(magnitude / (1 - magnitude))  # the sigmoid's inverse
+        gamma = -mx.log(mx.expm1(math.log(2) / half_life))  # the sigmoid's inverse of |a|
         self._start_at("gamma", gamma)
         if self.args.gate == "polar":
             self._start_at("theta", self._log_uniform(*PHASES))

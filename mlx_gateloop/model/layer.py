@@ -27,7 +27,7 @@ class GateLoop(nn.Module):
         norm: A norm of x before the projections: "none", "layer" or "rms".
         longest_half_life: Half-lives of the channels' memories at the start are spread from 1 token
             to this; None is as published, mostly below ten tokens.
-        options: Further arguments of `LayerArgs`, but `conv_size` and `dropout`.
+        options: Further arguments of `LayerArgs`, but `mixer`, `conv_size` and `dropout`.
 
     Raises:
         InputError: An argument that cannot be used, a ValueError.

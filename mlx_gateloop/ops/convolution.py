@@ -41,7 +41,7 @@ def convolve(
     shape, dtype = v.shape, v.dtype
     state = (q.shape[0], 1 + a.is_complex, *q.shape[2:], *v.shape[3:])
     if q.size == 0 or v.size == 0:
-        return v, mx.zeros(state)
+        return mx.zeros_like(v), mx.zeros(state)
     gates = tuple(mx.broadcast_to(plane, q.shape[2:]) for plane in a.planes())
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
     q, k, v, gates = as_heads(q, k, v, gates)

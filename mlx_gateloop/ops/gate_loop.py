@@ -157,7 +157,7 @@ def gate_loop_softmax(q: mx.array, k: mx.array, v: mx.array, a: mx.array | Trans
     """
     a = a if isinstance(a, Transition) else Transition.of(a)
     check_gate_loop(q, k, v, a, None, None)
-    if q.size == 0 or v.size == 0:
+    if v.size == 0:
         return v
     shape, dtype = v.shape, v.dtype
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))

@@ -39,8 +39,7 @@ def multiply(a: Planes, b: Planes) -> Planes:
 
 
 def add(a: Planes, b: Planes) -> Planes:
-    if len(a) < len(b):
-        a, b = b, a
+    """Add; b may lack an imaginary part that a has."""
     return tuple(p + q for p, q in zip(a, b, strict=False)) + a[len(b) :]
 
 

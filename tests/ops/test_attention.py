@@ -6,7 +6,7 @@ import mlx_gateloop as gl
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16], ids=str)
-@pytest.mark.parametrize("heads", [(3, 1, 1), (2, 3, 4)])
+@pytest.mark.parametrize("heads", [(3, 1, 1), (2, 3, 4), (2, 0, 4)])
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("one_gate_per_head", [False, True])
 def test_softmax_form(one_gate_per_head, is_complex, heads, dtype):

@@ -62,10 +62,11 @@ def test_a_long_memory_stays_exact():
     assert error(h, as_numpy(to_planes(want_h))) < 2e-4
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 2), (2, 0, 2, 3)])
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 2), (2, 0, 2, 3), (2, 4, 2, 0)])
 def test_empty(shape):
-    x = mx.zeros(shape)
-    y, h = gl.ops.convolve(x, x, x, mx.zeros(shape[2:]))
-    assert y.shape == shape
-    assert h.shape == gl.gate_loop(x, x, x, x)[1].shape
+    x, v = mx.zeros(shape), mx.ones((*shape[:3], 3) if len(shape) == 4 else shape)
+    y, h = gl.ops.convolve(x, x, v, mx.zeros(shape[2:]))
+    assert y.shape == v.shape
+    assert h.shape == gl.gate_loop(x, x, v, x)[1].shape
     assert not mx.any(h)
+    assert not mx.any(y)

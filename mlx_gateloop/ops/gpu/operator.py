@@ -78,8 +78,6 @@ def linear_recurrence(
             for plane, start in zip(x, h0, strict=True)
         )
     shape = a[0].shape
-    if a[0].size == 0:
-        return tuple(mx.zeros(shape) for _ in h0)
     B, L = shape[:2]
     planes = [plane.reshape(B, L, -1) for plane in (*x, *a)]
     start = [plane.reshape(B, -1) for plane in h0]
