@@ -41,11 +41,7 @@ Job = Callable[[], tuple[str, str]]  # returns the kind of a request, and what w
 
 
 class Single:
-    """Answers of the same model in this process, one request after another.
-
-    Args:
-        path: The model's directory.
-    """
+    """Answers of the same model in this process, one request after another."""
 
     def __init__(self, path: Path) -> None:
         self.model, self.tokenizer = load_any(path)
@@ -67,13 +63,7 @@ class Single:
 
 
 class Clients:
-    """Greedy requests, sent by many clients at once, some of whom leave.
-
-    Args:
-        server: The server.
-        single: Knows the answers.
-        seed: Seed of the requests.
-    """
+    """Greedy requests, sent by many clients at once, some of whom leave."""
 
     def __init__(self, server: Server, single: Single, seed: int = 0) -> None:
         self.server, self.single = server, single

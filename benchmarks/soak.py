@@ -101,11 +101,7 @@ class Visitor:
         return True
 
     def token(self) -> bool:
-        return self.page.evaluate(
-            "share => { const all = document.querySelectorAll('#chat-view .text span'),"
-            " one = all[Math.floor(share * all.length)]; one?.click(); return Boolean(one) }",
-            self.random.random(),
-        )
+        return self._one_of("#chat-view .text span")
 
     def retry(self) -> bool:
         return self._button("Retry")
@@ -134,10 +130,13 @@ class Visitor:
 
     def open(self) -> bool:
         """Open a conversation of the list; all are saved by themselves."""
+        return self._one_of("#saved tbody tr")
+
+    def _one_of(self, selector: str) -> bool:
         return self.page.evaluate(
-            "share => { const all = document.querySelectorAll('#saved tbody tr'),"
+            "([selector, share]) => { const all = document.querySelectorAll(selector),"
             " one = all[Math.floor(share * all.length)]; one?.click(); return Boolean(one) }",
-            self.random.random(),
+            [selector, self.random.random()],
         )
 
     def delete(self) -> bool:

@@ -164,30 +164,21 @@ def add_awq_recipe(awq: Any) -> None:
             present = {name for name in block.time_mixing if name.endswith(("_proj", "conv1d"))}
             return _scales_norm(block) and present - {"out_proj"} == set(projections)
 
-        return awq.ScaleConfig(
-            block="time_mixing",
-            prev="time_norm",
-            layers=list(projections),
-            kwargs=["mask"],
-            use_config=applies,
-        )
+        names = {"block": "time_mixing", "prev": "time_norm", "layers": list(projections)}
+        return awq.ScaleConfig(**names, kwargs=["mask"], use_config=applies)
 
+    channel_mixing = {"block": "channel_mixing", "prev": "channel_norm", "layers": ["up_proj"]}
     awq.AWQ_MODEL_CONFIGS["gateloop"] = awq.AWQConfig(
         embed="embed_tokens",
         lm_head="lm_head",
         no_clip=["q_proj", "k_proj", "gamma_proj", "theta_proj"],
         scale_configs=[
-            scale_with_norm("q_proj", "k_proj", "v_proj", *transition, *output)
-            for transition in ((), ("gamma_proj",), ("gamma_proj", "theta_proj"))
-            for output in ((), ("gate_proj",))
-        ]
-        + [
-            awq.ScaleConfig(
-                block="channel_mixing",
-                prev="channel_norm",
-                layers=["up_proj"],
-                use_config=_scales_norm,
-            )
+            *(
+                scale_with_norm("q_proj", "k_proj", "v_proj", *transition, *output)
+                for transition in ((), ("gamma_proj",), ("gamma_proj", "theta_proj"))
+                for output in ((), ("gate_proj",))
+            ),
+            awq.ScaleConfig(**channel_mixing, use_config=_scales_norm),
         ],
     )
 

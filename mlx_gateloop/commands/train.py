@@ -25,7 +25,7 @@ FLAGS: dict[str, tuple[str, Any, str]] = {
     "--seed": ("seed", int, "seed of weights, data order and dropout"),
 }
 
-OWN_SHAPE = ("model.", "tokenizer.")  # the keys that a model directory decides
+OWN_SHAPE = ("model", "tokenizer")  # the sections that a model directory decides
 
 
 def configurations() -> list[str]:
@@ -93,7 +93,7 @@ def _train(arguments: argparse.Namespace) -> None:
             config = TrainConfig.load(folder / "config.yaml", overrides)
     else:
         config = TrainConfig.load(path, overrides)
-    if config.weights and (given := [key for key in overrides if key.startswith(OWN_SHAPE)]):
+    if config.weights and (given := [key for key in overrides if key.split(".")[0] in OWN_SHAPE]):
         raise InputError(f"--weights: the directory decides {given[0]}; leave it out")
     if arguments.dry_run:
         print(estimate(config, arguments.data, world))

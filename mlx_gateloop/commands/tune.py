@@ -52,7 +52,7 @@ def _tune_weights(arguments: argparse.Namespace) -> None:
         "seed": arguments.seed,
     }
     chosen = settings(arguments.set, "dtype=bfloat16")
-    if given := [key for key in chosen if key.startswith((*OWN_SHAPE, "weights"))]:
+    if given := [key for key in chosen if key.split(".")[0] in (*OWN_SHAPE, "weights")]:
         raise InputError(f"--set {given[0]}: --model decides it; leave it out")
     config = TrainConfig.load(None, values | chosen)
     try:

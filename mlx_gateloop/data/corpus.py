@@ -45,11 +45,11 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
         return Corpus(*wikitext.read_parts(wikitext.download()))
     if wikitext.is_wikitext(Path(source)):
         return Corpus(*wikitext.read_parts(Path(source)))
-    if all((Path(source) / name).is_file() for name in PARTS[:2]):
-        files = [Path(source) / name for name in PARTS]
+    files = [Path(source) / name for name in PARTS]
+    if all(file.is_file() for file in files[:2]):
         return Corpus(*(read_documents(str(file)) for file in files if file.exists()))
-    if all((Path(source) / name).is_file() for name in PARTS[::2]):
-        raise InputError(f"{source}: has {PARTS[0]} and {PARTS[2]}; add {PARTS[1]}")
+    if files[0].is_file() and (others := {*Path(source).glob("*.jsonl")} - {files[0]}):
+        raise InputError(f"{source}: has {PARTS[0]} and {min(others).name}; add {PARTS[1]}")
     return split(read_documents(source), validation_fraction)
 
 

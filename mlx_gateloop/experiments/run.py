@@ -73,15 +73,9 @@ def run_experiment(
 def _runs(experiment: Experiment, out: Path, tuned: bool) -> list[Run]:
     """The runs, with the settings of the best trials if those are finished."""
     chosen = {model: best(experiment, out, model) if tuned else {} for model in experiment.models}
+    runs, draws = out / "runs", experiment.draws
     return [
-        Run(
-            experiment,
-            model,
-            seed,
-            seed % experiment.draws,
-            out / "runs" / f"{model}-{seed}",
-            chosen[model],
-        )
+        Run(experiment, model, seed, seed % draws, runs / f"{model}-{seed}", chosen[model])
         for seed in range(experiment.seeds)
         for model in experiment.models
     ]

@@ -28,16 +28,10 @@ EDGE = 0.1  # the share of a range, by logarithm, that counts as its end
 def trials(experiment: Experiment, out: Path) -> list[Trial]:
     """Return all models' trials, in OUT/trials/MODEL-NUMBER; those of a number side by side."""
     return [
-        Trial(
-            experiment,
-            model,
-            APART,
-            APART,
-            out / "trials" / f"{model}-{number}",
-            settings(experiment, model, number),
-        )
+        Trial(experiment, model, APART, APART, out / f"trials/{model}-{number}", chosen)
         for number in range(experiment.trials)
         for model in experiment.models
+        for chosen in [settings(experiment, model, number)]
     ]
 
 

@@ -223,15 +223,24 @@ def save(model: nn.Module, tokenizer: Any, path: str | os.PathLike[str]) -> None
     Examples:
         See `load`.
     """
-    target = Path(path)
+    with saving(Path(path)) as building:
+        _write(model, tokenizer, building)
+
+
+@contextmanager
+def saving(target: Path) -> Iterator[Path]:
+    """Yield a folder for the files of a directory; after the block all are moved there."""
     building = target / SAVING
     is_new = not target.exists()
     try:
         shutil.rmtree(building, ignore_errors=True)  # left by a save that was killed
         building.mkdir(parents=True)
-        _write(model, tokenizer, building)
+        yield building
         _move(building, target)
-    except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
+    except Exception as error:
+        # A failed write is a RuntimeError of MLX's, and of tokenizers' nothing narrower.
+        if not isinstance(error, OSError | RuntimeError) and type(error) is not Exception:
+            raise
         advice = "free space there or give another directory"
         raise InputError(f"{target}: cannot be saved: {one_line(error)}; {advice}") from error
     finally:

@@ -123,8 +123,9 @@ def assign_state(state: dict[str, mx.array], model: nn.Module, optimizer: Optimi
 
 def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     """Require that a run to resume has the configuration and the data of its checkpoint."""
-    if saved["data"] != now["data"]:
-        raise InputError(f"{path}: the run to resume differs in its data; give the same data")
+    for what in ("data", "weights"):
+        if saved.get(what) != now.get(what):
+            raise InputError(f"{path}: the run to resume differs in its {what}; give the same ones")
     before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))
     before["sequence_parallel"] = after["sequence_parallel"]  # the ranks may be other ones
     for key in sorted(before.keys() | after.keys()):

@@ -256,6 +256,9 @@ class TrainConfig:
         if warmup is not None and warmup >= steps:
             reason = f"optimizer.warmup_steps ({warmup}) must be below the run's {steps} steps"
             raise InputError(f"{reason}; lower it with --set optimizer.warmup_steps=N")
+        last, factor = (self.optimizer.knots or [(steps, 0.0)])[-1]
+        if factor == 0 and last < steps:
+            raise InputError(f"optimizer.knots: end at step {last} of {steps}; change both")
         return steps
 
     def to_dict(self) -> dict[str, object]:
@@ -266,6 +269,8 @@ class TrainConfig:
 def _override(tree: dict[str, Any], key: str, value: Any, source: str) -> None:
     if key in ("steps", "epochs"):
         tree.pop("epochs" if key == "steps" else "steps", None)
+    if key == "weights":
+        tree.pop("start", None)  # that of the weights' own run
     *sections, name = key.split(".")
     for section in sections:
         if tree.get(section) is None:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to stop after the step, instead of an exception anywhere."""
+"""Ctrl-C, SIGTERM and SIGHUP as a request to stop after the step, not an exception anywhere."""
 
 import signal
 import threading
@@ -24,12 +24,14 @@ class Stop(threading.Event):
 
 @contextmanager
 def interrupt_flag() -> Iterator[Stop]:
-    """Yield an event that Ctrl-C and SIGTERM set in the main thread; again they do nothing."""
+    """Yield an event that these signals set in the main thread; again they do nothing."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    requests = (signal.SIGINT, signal.SIGTERM)
+    requests = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        requests.append(signal.SIGHUP)
     previous = [signal.signal(request, stop.request) for request in requests]
     try:
         yield stop

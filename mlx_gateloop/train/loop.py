@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tqdm import tqdm
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError, one_line, shortened
-from mlx_gateloop.io.files import flush, write_text
+from mlx_gateloop.io.files import flush, sha256, write_text
 from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.checkpoint import Progress, require_same_run, restore, save_checkpoint
@@ -49,7 +49,7 @@ class TrainResult:
     steps: int
     best_loss: float  # lowest validation loss, nats per token
     skipped: int  # steps whose gradient was not finite
-    stop_requested: bool  # Ctrl-C or SIGTERM came in the last step, too late to stop the run
+    stop_requested: bool  # a signal came in the last step, too late to stop the run
 
 
 def train(
@@ -110,6 +110,10 @@ class Run:
         with ranks.files_of_first(world, output.directory, *ranks.TOKENIZER) as files:
             self.source = make_source(config, data, files if resume else None)
         self.identity = {"config": config.to_dict(), "data": {"sha256": self.source.sha256}}
+        if config.weights is not None:
+            base = Path(config.weights)
+            parts = [base / "config.json", *base.glob("model*.safetensors")]
+            self.identity["weights"] = {part.name: sha256(part) for part in parts}
         if saved is not None:
             require_same_run(saved, self.identity, checkpoint)
         world.assert_equal(dict(tree_flatten(self.identity)))
@@ -139,7 +143,7 @@ class Run:
         mx.reset_peak_memory()
         size, each = num_parameters(self.model), self.trainer.tokens_per_step
         steps = f"{self.trainer.steps:,} steps of {each:,} tokens"
-        print(f"{size:,} parameters; {self.source.summary}; {steps}", file=sys.stderr)
+        _say(f"{size:,} parameters; {self.source.summary}; {steps}")
         bar = tqdm(total=self.trainer.steps, initial=progress.step, unit="step", disable=None)
         with interrupt_flag() as stop, bar:
             while not self._finished():
@@ -148,7 +152,7 @@ class Run:
                     self._plan(pace)
                     bar.total = self.trainer.steps
                 if self._is_due(config.eval_every):
-                    self._validate(bar)
+                    self._validate()
                 stopping = self.world.any(stop.is_set(), "signal to stop")
                 if self._is_due(config.checkpoint_every) or self._finished() or stopping:
                     self._save_checkpoint()
@@ -161,13 +165,8 @@ class Run:
                         f"{self.output.directory}; continue with --resume"
                     )
         self._draw()
-        return TrainResult(
-            out=self.output.directory,
-            steps=progress.step,
-            best_loss=progress.best_loss,
-            skipped=progress.skipped,
-            stop_requested=stop.is_set(),
-        )
+        done = progress.step, progress.best_loss, progress.skipped
+        return TrainResult(self.output.directory, *done, stop_requested=stop.is_set())
 
     def _step(self, bar: "tqdm[Any]") -> None:
         """Take a step, and log it if that is due."""
@@ -176,7 +175,7 @@ class Run:
         loss, norm = self.trainer.step(progress.step, progress.loss_scale)
         progress.step += 1
         progress.recent_seconds += time.perf_counter() - began
-        self._count(loss, norm, bar)
+        self._count(loss, norm)
         steps = (progress.step - 1) % self.config.log_every + 1  # since the last log record
         rate = steps * self.trainer.tokens_per_step / progress.recent_seconds
         memory = mx.get_peak_memory() / 2**30
@@ -206,7 +205,7 @@ class Run:
     def _is_due(self, interval: int) -> bool:
         return self.progress.step % interval == 0 or self.progress.step == self.trainer.steps
 
-    def _count(self, loss: float, norm: float, bar: "tqdm[Any]") -> None:
+    def _count(self, loss: float, norm: float) -> None:
         progress, finite = self.progress, bool(np.isfinite(norm))
         if self.is_scaled:
             progress.steps_at_scale += 1
@@ -222,9 +221,7 @@ class Run:
         progress.skipped += 1
         progress.skipped_in_a_row += 1
         scale = f"; the loss scale is now {progress.loss_scale:,.0f}" if self.is_scaled else ""
-        bar.write(
-            f"step {progress.step}: skipped, its gradient is not finite{scale}", file=sys.stderr
-        )
+        _say(f"step {progress.step}: skipped, its gradient is not finite{scale}")
         if progress.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
             raise Diverged(
                 f"{MAX_SKIPPED_IN_A_ROW} steps in a row up to step {progress.step} had a gradient "
@@ -249,7 +246,7 @@ class Run:
         )
         progress.recent, progress.recent_seconds = [], 0.0
 
-    def _validate(self, bar: "tqdm[Any]") -> None:
+    def _validate(self) -> None:
         """Score the validation data with the weights as they would be saved; save the best."""
         progress = self.progress
         with self._lowered_weights():
@@ -268,9 +265,9 @@ class Run:
         )
         others = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in result.others.items())
         line = f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}"
-        bar.write(line, file=sys.stderr)  # training must not end with a reader of standard output
+        _say(line)
         if "sample" in seen:
-            bar.write(f"    {shortened(seen['sample'])}", file=sys.stderr)
+            _say(f"    {shortened(seen['sample'])}")
         if time.monotonic() - self._drawn > DRAW_SECONDS:
             self._draw()
 
@@ -285,7 +282,7 @@ class Run:
             try:
                 training_curves(self.output.log, self.output.curves)
             except Exception as error:  # the run is complete without it
-                tqdm.write(f"{self.output.curves}: not drawn: {one_line(error)}", file=sys.stderr)
+                _say(f"{self.output.curves}: not drawn: {one_line(error)}")
 
     @contextmanager
     def _lowered_weights(self) -> Iterator[None]:
@@ -301,6 +298,11 @@ class Run:
             output, state = self.output, (self.model, self.optimizer, self.progress)
             flush(output.log)  # a resumed run continues after these lines
             save_checkpoint(output.checkpoint, *state, self.identity)
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # training must not end with a reader, as a `tee` that Ctrl-C ends
+        tqdm.write(line, file=sys.stderr)
 
 
 def _planned(config: TrainConfig, saved: Any) -> TrainConfig:

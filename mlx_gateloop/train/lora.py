@@ -7,7 +7,8 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.io.files import replacing, write_text
+from mlx_gateloop.io.files import write_text
+from mlx_gateloop.io.models import saving
 
 PARAMETERS: dict[str, Any] = {"scale": 20.0, "dropout": 0.0}  # mlx-lm's scale
 
@@ -24,7 +25,8 @@ def save_lora(model: Any, tokenizer: Any, rank: int, directory: Path) -> None:
     """Write the adapters with their configuration, and the tokenizer."""
     config = {"fine_tune_type": "lora", "num_layers": len(model.layers)}
     config |= {"lora_parameters": PARAMETERS | {"rank": rank}}
-    with replacing(directory / "adapters.safetensors") as partial:
-        mx.save_safetensors(str(partial), dict(tree_flatten(model.trainable_parameters())))
-    write_text(directory / "adapter_config.json", json.dumps(config, indent=2) + "\n")
-    tokenizer.save_pretrained(directory)
+    adapters: dict[str, mx.array] = dict(tree_flatten(model.trainable_parameters()))
+    with saving(directory) as building:
+        mx.save_safetensors(str(building / "adapters.safetensors"), adapters)
+        write_text(building / "adapter_config.json", json.dumps(config, indent=2) + "\n")
+        tokenizer.save_pretrained(building)

@@ -48,7 +48,7 @@ class TextSource:
         if tokenizer.eos_token_id is None:
             raise InputError("this tokenizer has no end-of-text token (eos_token); use another one")
         documents = [*corpus.train, *corpus.validation]
-        if config.lora_rank is None:  # adapters are saved without a tokenizer
+        if config.lora_rank is None:  # adapters are used with the tokenizer of their base
             _set_chat_template(tokenizer, documents, keep=config.weights is not None)
         self._config, answers = config, config.data.loss_on == "answers"
         streams = [pack(part, tokenizer, answers) for part in (corpus.train, corpus.validation)]
@@ -71,6 +71,12 @@ class TextSource:
             named = load_config(Path(config.weights)).get("eos_token_id")
             self._stops += named if isinstance(named, list) else [named] * (named is not None)
         self._validation_bytes = num_bytes(corpus.validation, answers)
+        if self._pieces and not answers:  # the first token of each document is no target
+            first = slice(1) if validation.starts is None else validation.starts
+            texts = (
+                tokenizer.decode([i], skip_special_tokens=True) for i in validation.tokens[first]
+            )
+            self._validation_bytes -= sum(len(text.encode()) for text in texts)
         if len(validation.tokens) < 2 or not self._validation_bytes:
             fraction = f"raise data.validation_fraction ({config.data.validation_fraction})"
             raise InputError(f"the validation text has nothing to predict; {fraction} or give more")

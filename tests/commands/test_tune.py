@@ -52,6 +52,7 @@ def test_adapters_are_learned(capsys):
     ([], "chat.json", "JSON; name it .jsonl"),
     (["--lora", "2"], "chat.jsonl", "no chat template; give plain text"),
     (["--set", "model.dropout=0.5"], "text.txt", "model.dropout: --model decides it"),
+    (["--set", "model={dropout: 0.5}"], "text.txt", "--set model: --model decides it"),
     (["--set", "weights=model"], "text.txt", "weights: --model decides it"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(capsys, work, options, data, message):

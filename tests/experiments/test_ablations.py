@@ -77,9 +77,7 @@ def test_what_cannot_be_trained_is_refused_before_anything(tmp_path, settings, r
     assert not (tmp_path / "out").exists()
 
 
-def test_a_resumed_run_keeps_what_is_finished_and_a_new_one_needs_an_empty_folder(
-    tmp_path, monkeypatch
-):
+def test_a_resumed_run_keeps_what_is_finished_a_new_one_needs_a_folder(tmp_path, monkeypatch):
     arguments = tmp_path / "out", TINY_EXPERIMENT, 1
     with monkeypatch.context() as patch:
         press_ctrl_c(patch, SampleBatches, 15)  # the third run: the second ablation

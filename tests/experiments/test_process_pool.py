@@ -28,9 +28,7 @@ def code(text, *paths):
 
 
 @pytest.mark.slow
-def test_two_run_at_a_time_each_with_one_thread_and_failures_leave_them_alone(
-    tmp_path, monkeypatch
-):
+def test_two_run_at_a_time_with_one_thread_and_failures_leave_them_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     a, b, logs = (tmp_path / name for name in ("a", "b", "logs"))
     calls = {"one": code(WRITE + WAIT + "print('seen')", a, b), "other": code(WRITE + WAIT, b, a)}

@@ -7,13 +7,7 @@ import sys
 
 def python(code, *flags, **environment):
     """Run code; returns what it prints. It must succeed, and write nothing to stderr."""
-    child = subprocess.run(
-        [sys.executable, *flags, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | environment,
-        timeout=600,
-    )
+    how = {"capture_output": True, "text": True, "env": os.environ | environment, "timeout": 600}
+    child = subprocess.run([sys.executable, *flags, "-c", code], check=False, **how)
     assert (child.returncode, child.stderr) == (0, "")
     return child.stdout.strip()

@@ -46,14 +46,14 @@ def model_and_optimizer(seed=0, **options):
 
 
 def press_ctrl_c(monkeypatch, batches, number, times=1):
-    """Press Ctrl-C while the batch of that number, from 1, is drawn by a class's `batch`."""
+    """Press Ctrl-C, and perhaps close the terminal, while a class draws the batch of a number."""
     original = batches.batch
     numbers = count(1)
 
     def batch(self, epoch, index):
         if next(numbers) == number:
-            for _ in range(times):
-                os.kill(os.getpid(), signal.SIGINT)
+            for request in (signal.SIGINT, signal.SIGHUP)[:times]:
+                os.kill(os.getpid(), request)
         return original(self, epoch, index)
 
     monkeypatch.setattr(batches, "batch", batch)

@@ -75,15 +75,12 @@ def expected_time_mixing(layer, x):
 
 PAPER = {
     f"{gate}, {transition}, {heads} heads": {
-        "gate": gate,
-        "transition": transition,
-        "num_heads": heads,
-        "output_gate": heads == 2,
+        "gate": gate, "transition": transition, "num_heads": heads, "output_gate": heads == 2,
     }
     for gate in ("polar", "polar_abs", "real")
     for transition in ("data_controlled", "fixed")
     for heads in (SIZE, 2)
-}
+}  # fmt: skip
 VARIANTS = {
     "no bias": {"bias": False, "output_gate": True},
     "lucidrains": {

@@ -19,9 +19,7 @@ from mlx_gateloop.model.cache import MAX_BYTES, MIN_CALLS, CannotTrim
     back=st.lists(st.integers(0, 9), min_size=1, max_size=3),
     padding=st.sampled_from([None, "left", "right"]),
 )
-def test_tokens_after_a_trim_have_the_logits_of_a_cache_without_the_others(
-    variant, calls, back, padding
-):
+def test_tokens_after_a_trim_have_the_logits_without_the_others(variant, calls, back, padding):
     model, text = tiny_model(**variant), tokens(3 * 6 * 7 + 3, batch=2)
     cache, other = (
         padded(model, (9, 5), padding == "left") if padding else model.make_cache() for _ in "12"

@@ -10,14 +10,10 @@ from hypothesis import strategies as st
 import mlx_gateloop as gl
 
 cases = st.builds(
-    random_case,
-    seed=st.integers(0, 2**16),
-    length=st.integers(1, 70),
-    heads=st.sampled_from([(3, 1, 1), (2, 3, 2), (1, 2, 4)]),
-    is_complex=st.booleans(),
-    one_gate_per_head=st.booleans(),
-    resets=st.sampled_from([0.0, 0.5]),
-)
+    random_case, seed=st.integers(0, 2**16), length=st.integers(1, 70),
+    heads=st.sampled_from([(3, 1, 1), (2, 3, 2), (1, 2, 4)]), resets=st.sampled_from([0.0, 0.5]),
+    is_complex=st.booleans(), one_gate_per_head=st.booleans(),
+)  # fmt: skip
 
 
 @given(case=cases, dtype=st.sampled_from([mx.float32, mx.float16]))

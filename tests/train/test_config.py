@@ -136,6 +136,13 @@ def test_overrides_of_sections(tmp_path):
     assert "steps is not a section" in refusal(TrainConfig.load, None, {"steps": 3, "steps.a": 4})
 
 
+def test_weights_take_the_configuration_of_their_run(written, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gateloop"}')
+    weights = {"weights": str(tmp_path)}
+    assert TrainConfig.load(written("start: spread"), weights).start == "published"
+    assert "start: must be" in refusal(TrainConfig.load, None, weights | {"start": "spread"})
+
+
 def test_vocabulary_must_hold_the_tokenizer():
     config = TrainConfig.load(None, {"model.vocab_size": 100})
     assert config.model_args(vocab_size=90).vocab_size == 100

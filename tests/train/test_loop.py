@@ -4,6 +4,7 @@ import re
 import shutil
 import signal
 from math import log
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -121,9 +122,7 @@ def test_output_directory_is_a_model_with_its_run(tmp_path, text_file, out):
     ],
     ids=["bytes", "accumulated bfloat16", "sentencepiece", "muon", "carried", "carried bfloat16"],
 )
-def test_ctrl_c_and_resume_is_the_uninterrupted_run(
-    tmp_path, run, out, monkeypatch, changes, straight
-):
+def test_ctrl_c_and_resume_is_the_whole_run(tmp_path, run, out, monkeypatch, changes, straight):
     if changes:
         straight = tmp_path / "straight"
         run(straight, **changes)
@@ -177,6 +176,13 @@ def test_interrupted_before_any_validation_leaves_a_trained_model(run, out, monk
     assert (out / "log.jsonl").read_text() == ""
     last, saved = (mx.load(str(out / name)) for name in (LAST, "model.safetensors"))
     assert mx.array_equal(saved["lm_head.weight"], last["model.lm_head.weight"])
+
+
+def test_a_reader_who_leaves_ends_no_run(straight, run, out, monkeypatch):
+    with Path(os.devnull).open() as stderr:  # which cannot be written
+        monkeypatch.setattr("sys.stderr", stderr)
+        run()
+    assert_same_run(straight, out)
 
 
 def test_killed_before_the_first_checkpoint_leaves_nothing_in_the_way(run, fails, out):

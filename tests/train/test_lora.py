@@ -1,9 +1,12 @@
 """Tuned weights and LoRA adapters, of ours, of the family and of mlx-lm's recurrent models."""
 
+from unittest.mock import Mock
+
 import mlx.core as mx
 import pytest
+from helpers.errors import refusal
 from helpers.family import save_family_model
-from helpers.models import save_tiny_model
+from helpers.models import save_tiny_model, tiny_model
 from helpers.recurrent import save_recurrent_model
 from helpers.training import press_ctrl_c, same_arrays, tiny_run
 from mlx_lm import load as load_with_mlx_lm
@@ -11,7 +14,9 @@ from mlx_lm import load as load_with_mlx_lm
 from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.data import Batches
 from mlx_gateloop.data.packing import DocumentBatches
+from mlx_gateloop.tokenizer import byte_tokenizer
 from mlx_gateloop.train import Interrupted, train
+from mlx_gateloop.train.lora import add_lora, save_lora
 
 SAVE = {
     "gateloop": save_tiny_model,
@@ -56,3 +61,16 @@ def test_tuning_is_resumed_bit_for_bit(name, rank, tmp_path, monkeypatch, withou
     tuned, tokenizer = load_with_mlx_lm(str(start if rank else out), **how)
     assert tokenizer.eos_token_ids >= {5, 7}
     assert mx.abs(tuned(mx.array([[7, 8]])) - plain(mx.array([[7, 8]]))).max() > 1e-3
+    (start / "config.json").write_text((start / "config.json").read_text() + "\n")
+    assert "differs in its weights" in refusal(train, config, str(texts), out, resume=True)
+
+
+def test_a_full_disk_leaves_the_old_adapters(tmp_path, monkeypatch):
+    model, tokenizer = tiny_model(), byte_tokenizer()
+    add_lora(model, 2)
+    save_lora(model, tokenizer, 2, tmp_path)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    full = Exception("No space left on device")  # as tokenizers raises it
+    monkeypatch.setattr(tokenizer, "save_pretrained", Mock(side_effect=full))
+    assert "free space there" in refusal(save_lora, model, tokenizer, 2, tmp_path)
+    assert before == {file: file.read_bytes() for file in tmp_path.iterdir()}

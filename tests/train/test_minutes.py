@@ -57,6 +57,7 @@ def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without
     result = train(tiny_run(), str(text_file), tmp_path / "one", pace=pace)
     config = TrainConfig.load(tmp_path / "one" / "config.yaml")
     assert config.steps == result.steps > PIECES / 4
+    assert "change both" in refusal(replace(config, steps=config.steps + 1).total_steps, 0)
     train(config, str(text_file), tmp_path / "two")
     for name in ("model.safetensors", "checkpoints/last.safetensors"):
         same_arrays(tmp_path / "one" / name, tmp_path / "two" / name)

@@ -51,6 +51,16 @@ def test_the_loss_on_answers_is_that_of_a_plain_loop(tmp_path):
     assert loss == pytest.approx(np.mean(nats), abs=1e-6)
 
 
+def test_bits_are_those_of_the_bytes_that_rows_are_asked_for(tmp_path):
+    """A row of its own has no target for a document's first token."""
+    (tmp_path / "texts.jsonl").write_text('{"text": "ab"}\n' * 40)
+    config = tiny_run(data__packed=False, data__batch_size=1)
+    source = make_source(config, str(tmp_path / "texts.jsonl"))
+    score = source.evaluate(Trainer(config, source).model, ALONE)
+    assert score.tokens == 8, "b and the end of each text"
+    assert score.bits_per_byte == pytest.approx(score.loss_nats * 8 / 4 / math.log(2))
+
+
 def test_answers_without_a_letter_and_a_damaged_tokenizer(tmp_path):
     text = json.dumps({"messages": [CHAT[0], says("assistant", "")]})
     (tmp_path / "chats.jsonl").write_text(f"{text}\n" * 40)
@@ -66,9 +76,7 @@ def test_answers_without_a_letter_and_a_damaged_tokenizer(tmp_path):
 @pytest.mark.parametrize(("own", "documents", "template"), [
     ("own", ["a text"], None), (None, ["a text", CHAT], CHAT_TEMPLATE), ("own", [CHAT], "own"),
 ])  # fmt: skip
-def test_conversations_alone_bring_a_template_and_leave_the_tokenizers_own(
-    own, documents, template
-):
+def test_conversations_bring_a_template_and_leave_the_tokenizers_own(own, documents, template):
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = own
     _set_chat_template(tokenizer, documents, keep=False)

@@ -41,21 +41,10 @@ def some(count):
 def test_edits_are_exact_whole_and_token_by_token(name, data):
     model, text = tiny_model(**VARIANTS[name]), tokens(LENGTH)
     width = model.args.width
-    edits = data.draw(
-        st.lists(
-            st.builds(
-                Edit,
-                layer=st.integers(0, LAYERS - 1),
-                channels=some(width),
-                tokens=some(LENGTH),
-                keep=st.sampled_from([None, 0.0, 0.5, 1.0]),
-                write=st.sampled_from([1.0, 0.0, 3.0]),
-                value=st.sampled_from([None, 0.0, 2.0]),
-            ),
-            min_size=1,
-            max_size=3,
-        )
-    )
+    where = {"layer": st.integers(0, LAYERS - 1), "channels": some(width), "tokens": some(LENGTH)}
+    values = {"keep": [None, 0.0, 0.5, 1.0], "write": [1.0, 0.0, 3.0], "value": [None, 0.0, 2.0]}
+    what = {name: st.sampled_from(each) for name, each in values.items()}
+    edits = data.draw(st.lists(st.builds(Edit, **where, **what), min_size=1, max_size=3))
     before = model(text)
     expected = logits_of(model, text, edits)
     with gl.watch.edit(model, *edits):

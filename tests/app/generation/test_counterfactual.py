@@ -162,9 +162,7 @@ def test_layers_and_channels_are_asked_about_a_token(engine, finished, run, mode
     assert work.seconds > 0
 
 
-def test_an_answer_given_again_twice_is_kept_once_and_a_stopped_one_not(
-    engine, finished, until, run
-):
+def test_an_answer_given_again_twice_is_kept_once_a_stopped_one_not(engine, finished, until, run):
     first, second = words_of(run)[:2]
     job = answer_again(engine, run, [first])
     job.cancel()

@@ -10,9 +10,7 @@ from mlx_gateloop.app.page.handlers import Handlers
 from mlx_gateloop.app.page.side_list import SideList
 
 
-def test_an_import_keeps_the_model_and_a_click_on_what_is_answered_changes_nothing(
-    engine, tmp_path
-):
+def test_imports_keep_the_model_and_clicks_on_what_is_answered_do_nothing(engine, tmp_path):
     folder = ConversationFolder(tmp_path, engine.models, engine.prefix_cache)
     handlers, text = (
         Handlers(engine, "tiny", folder),

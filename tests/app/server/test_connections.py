@@ -75,9 +75,7 @@ def is_answered(connection):
     return received(connection, b"fine").endswith(b"fine")
 
 
-def test_a_connection_that_keeps_us_waiting_is_closed_and_one_that_works_is_kept(
-    connect, go_on, monkeypatch
-):
+def test_connections_that_keep_us_waiting_are_closed_others_kept(connect, go_on, monkeypatch):
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
     working, idle, half, again = connect(SLOW), connect(), connect(HALF), connect(WHOLE)
     assert is_answered(again)

@@ -35,9 +35,7 @@ WARNING = f"mlx_gateloop runs without its C++ extension: {ANOTHER}; see gateloop
     ("", "", False, ["this is the source of the package, not an installed one"]),
     (MLX, "", True, ["it does not load: import of mlx_gateloop.ops.cpu._ext halted"]),
 ])  # fmt: skip
-def test_without_the_extension_the_operator_works_and_the_reason_is_known(
-    version, reason, installed, said
-):
+def test_the_operator_works_without_the_extension_and_says_why(version, reason, installed, said):
     code = CODE.format(version=version, reason=reason, installed=installed)
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     lines = (child.stdout + child.stderr).splitlines()

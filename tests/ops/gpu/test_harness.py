@@ -12,12 +12,9 @@ SYNC = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 def run(source):
     """The output `y` of a kernel with one input `x` of 64 numbers, each with a thread."""
     (y,) = metal_kernel("test", ["x"], ["y"], source)(
-        inputs=[normal(64)],
-        grid=(64, 1, 1),
-        threadgroup=(64, 1, 1),
-        output_shapes=[(64,)],
-        output_dtypes=[mx.float32],
-    )
+        inputs=[normal(64)], grid=(64, 1, 1), threadgroup=(64, 1, 1),
+        output_shapes=[(64,)], output_dtypes=[mx.float32],
+    )  # fmt: skip
     return np.array(y)
 
 

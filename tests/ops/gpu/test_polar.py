@@ -31,12 +31,9 @@ def polar(platform, size, phase):
         "polar", ["size", "phase"], ["re", "im"], entry + SOURCE, prelude + common
     )
     re, im = kernel(
-        inputs=[mx.array(size), mx.array(phase)],
-        grid=(phase.size, 1, 1),
-        threadgroup=(32, 1, 1),
-        output_shapes=[phase.shape] * 2,
-        output_dtypes=[mx.float32] * 2,
-    )
+        inputs=[mx.array(size), mx.array(phase)], grid=(phase.size, 1, 1), threadgroup=(32, 1, 1),
+        output_shapes=[phase.shape] * 2, output_dtypes=[mx.float32] * 2,
+    )  # fmt: skip
     return np.array(re).astype(np.float64) + 1j * np.array(im).astype(np.float64)
 
 
