@@ -75,15 +75,9 @@ class OpenAI:
         messages = _messages(body.get("messages")) if chat else []
         prompt = messages if chat else _text("prompt", body.get("prompt"))
         given = [m["content"] for m in messages[-1:] if m["role"] == "assistant"]
-        run = self.engine.submit(
-            model,
-            prompt,
-            request_values.sampling(**DEFAULTS | chosen),
-            min(request_values.integer("max_tokens", most), limit),
-            False,
-            CONVERSATION,
-            stops,
-        )
+        sampling = request_values.sampling(**DEFAULTS | chosen)
+        count = min(request_values.integer("max_tokens", most), limit)
+        run = self.engine.submit(model, prompt, sampling, count, False, CONVERSATION, stops)
         answer = _Answer(run, stops, chat, len("".join(given)))
         if body.get("stream") is True:
             options = body.get("stream_options")

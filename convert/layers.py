@@ -67,7 +67,12 @@ def convert_layers(options: Namespace) -> None:
     if options.dry_run:
         print(f"dry run: nothing was written to {options.out}")
         return
-    layers = {name: (plan.args, plan.load()[0]) for name, (_, plan) in plans.items()}
+    layers = {}
+    for name, (_, plan) in plans.items():
+        layer, not_finite = plan.load()
+        layers[name] = plan.args, layer
+        if not_finite:
+            print(f"note: NaN or infinity in {len(not_finite)} tensors of {name}")
     with staged(options.out) as directory:
         save_layers(layers, directory)
         hashes = checkpoint.hashes().items()

@@ -15,15 +15,10 @@ TOOLS = LIBRARY | {"data", "plots", "train", "watch"}
 # A package or a module at the root; "" is the root's __init__.
 MAY_IMPORT = {
     "": {"_blas", "io", "model", "ops", "train", "watch"},
-    "_blas": set(),
+    **{name: set() for name in ("_blas", "errors", "io.tables", "ops")},
+    **{name: {"errors"} for name in ("configuration", "io.extras", "io.files")},
     "__main__": {"cli"},
-    "errors": set(),
-    "configuration": {"errors"},
-    "io.extras": {"errors"},
-    "io.files": {"errors"},
     "io.machine": {"", "_blas", "io.extras"},
-    "io.tables": set(),
-    "ops": set(),
     "model": LEAVES | {"ops"},
     "family": LEAVES | {"model", "ops"},
     "tokenizer": LEAVES,

@@ -165,14 +165,8 @@ BAD = {
         "remove_extra_whitespaces=false, add_dummy_prefix=false",
     ),
     "no model": (lambda proto: b"\xff not a model", ""),
-    "special token": (
-        lambda proto: setattr(proto.trainer_spec, "bos_id", 10**6),
-        "damaged: list index",
-    ),
-    "long piece": (
-        lambda proto: setattr(proto.pieces[300], "piece", "x" * 513),
-        "a piece of 513 characters",
-    ),
+    "special": (lambda proto: setattr(proto.trainer_spec, "bos_id", 10**6), "damaged: list index"),
+    "long": (lambda proto: setattr(proto.pieces[300], "piece", "x" * 513), "piece of 513 char"),
     "no text": (lambda proto: proto.SerializeToString().replace(b"<s>", b"\xff" * 3), ""),
 }
 

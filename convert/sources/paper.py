@@ -27,7 +27,7 @@ Floats = Any  # a float64 array: to NumPy's types, products and means of arrays 
 EMBEDDING = "embedding.weight"
 INFERRED = (
     *("hidden_size", "intermediate_size", "num_hidden_layers", "transition", "gate"),
-    *("output_gate", "final_norm", "tie_word_embeddings", "bias", "projection_bias"),
+    *("output_gate", "final_norm", "tie_word_embeddings", "bias"),
 )
 
 
@@ -50,13 +50,14 @@ class Paper(Source[ModelArgs]):
         vocabulary, size = self.matrix(shapes, EMBEDDING)
         width = self.matrix(shapes, "layers.0.q.weight")[0]
         is_tied = "head.weight" not in shapes
+        has_bias, projects_bias = (f"layers.0.{n}.bias" in shapes for n in ("fnn.0", "q"))
         args = ModelArgs(
             vocab_size=vocabulary,
             hidden_size=size,
             num_hidden_layers=depth(shapes, "layers.{}.q.weight"),
             intermediate_size=self.matrix(shapes, "layers.0.fnn.0.weight")[0],
             num_heads=settings.get("num_heads", width),
-            mixing_size=width,
+            mixing_size=None if width == size else width,  # those set need our package to run
             transition="fixed" if "layers.0.gamma" in shapes else "data_controlled",
             gate="polar" if _has(shapes, "layers.0.theta") else "real",
             output_gate="layers.0.gate.weight" in shapes,
@@ -65,8 +66,8 @@ class Paper(Source[ModelArgs]):
             tie_word_embeddings=is_tied,
             num_outputs=vocabulary if is_tied else self.matrix(shapes, "head.weight")[0],
             activation=self.choice(settings, "activation", "gelu", "gelu_tanh"),
-            bias="layers.0.fnn.0.bias" in shapes,
-            projection_bias="layers.0.q.bias" in shapes,
+            bias=has_bias,
+            projection_bias=None if projects_bias == has_bias else projects_bias,
             head_bias="head.bias" in shapes,
             layer_norm_eps=settings.get("norm_eps", 1e-5),
         )
@@ -76,7 +77,7 @@ class Paper(Source[ModelArgs]):
             "activation": "activation=gelu",
         }
         assumed = [words for name, words in assumptions.items() if name not in settings]
-        return Inference(args, [f"{name}={getattr(args, name)}" for name in INFERRED], assumed)
+        return Inference(args, [f"{n}={getattr(args, n)}" for n in INFERRED], assumed)
 
     def table(self, args: ModelArgs) -> list[Rule]:
         rules = [same(EMBEDDING, "model.embed_tokens.weight")]
@@ -111,8 +112,9 @@ def _layer(source: str, ours: str, args: ModelArgs) -> list[Rule]:
         *linear(f"{source}.fnn.2", f"{channel}.down_proj", args.bias),
     ]
     names = ["q", "k", "v"] + ["gate"] * args.output_gate + ["out"] * args.projects_output
+    bias = args.bias if args.projection_bias is None else args.projection_bias
     for name in names:
-        rules += linear(f"{source}.{name}", f"{time}.{name}_proj", bool(args.projection_bias))
+        rules += linear(f"{source}.{name}", f"{time}.{name}_proj", bias)
     for name in ("gamma",) if args.gate == "real" else ("gamma", "theta"):
         if args.transition == "fixed":
             rules.append(same(f"{source}.{name}", f"{time}.{name}"))

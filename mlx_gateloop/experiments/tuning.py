@@ -135,18 +135,12 @@ def report_trials(experiment: Experiment, made: Mapping[str, list[dict[str, Any]
     for model in experiment.models:
         records = made.get(model, [])
         known = [record["validation_loss"] for record in records if _has_loss(record)]
-        rows.append(
-            [
-                title(model),
-                f"{len(records)}",
-                f"{sum(record['steps'] for record in records):,}",
-                f"{len(records) - len(known)}",
-                f"{np.median(known):.4f}" if known else "-",
-                f"{min(known):.4f}" if known else "-",
-                _listed(_effective(model, _best(records))),
-                ", ".join(_at_an_end(experiment, _effective(model, _best(records)))) or "-",
-            ]
-        )
+        steps = sum(record["steps"] for record in records)
+        chosen = _effective(model, _best(records))
+        losses = [f"{loss:.4f}" for loss in (np.median(known), min(known))] if known else ["-", "-"]
+        row = [title(model), str(len(records)), f"{steps:,}", str(len(records) - len(known))]
+        at_an_end = ", ".join(_at_an_end(experiment, chosen)) or "-"
+        rows.append([*row, *losses, _listed(chosen), at_an_end])
     header = ["model", "trials", "steps of all", "diverged", "median loss"]
     is_text = experiment.name == "text"
     overlap = "; draws of a text overlap, so trials read what runs are tested on" * is_text

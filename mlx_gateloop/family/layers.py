@@ -105,7 +105,8 @@ def log_gate(f: mx.array, lower_bound: mx.array | None) -> tuple[mx.array, mx.ar
 def lower_bounds(weight: mx.array) -> list[mx.array | None]:
     """Compute the lower bound of each layer's gates: cumulative, and none in the first."""
     shares = mx.softmax(weight.astype(mx.float32), 0)
-    return [None, *(mx.cumsum(shares, 0) - shares[0])[1:]]
+    sums = mx.cumsum(shares, 0) - shares[0]
+    return [None, *mx.minimum(sums, 1 - 2**-24)[1:]]  # rounding may reach 1, whose log1p is none
 
 
 def gate_loop_update(

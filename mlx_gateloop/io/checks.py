@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.model.linear import can_keep_short
 from mlx_gateloop.model.registered import MODELS
 
 TEXT_BYTES = 128 * 2**20  # in a file that is read whole; large tokenizers have 35 MB
@@ -31,13 +32,13 @@ def check(directory: Path) -> None:
         weights = sorted(directory.glob("model*.safetensors"))  # which mlx-lm reads
         check_memory(directory, sum(file.stat().st_size for file in weights))
         if weights:  # or the loader says what is missing
-            _check_shapes(directory, [shape for file in weights for shape in _shapes(file)])
+            _check_shapes(directory, [array for file in weights for array in _shapes(file)])
     except OSError as error:
         raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
 
 
-def _check_shapes(directory: Path, shapes: list[list[int]]) -> None:
-    path = directory / "config.json"
+def _check_shapes(directory: Path, arrays: list[tuple[str, list[int]]]) -> None:
+    path, shapes = directory / "config.json", [shape for _, shape in arrays]
     config = read_json(path)
     inner = config.get("text_config")
     given = config | (inner if isinstance(inner, dict) else {})
@@ -56,8 +57,10 @@ def _check_shapes(directory: Path, shapes: list[list[int]]) -> None:
     if mx.default_device().type == mx.cpu:  # there it becomes float32
         quantization = config.get("quantization")
         bits = quantization.get("bits") if isinstance(quantization, dict) else 32
-        in_one = 32 // bits if bits in (2, 3, 4, 5, 6, 8) else 1
-        check_memory(directory, 4 * in_one * sum(map(math.prod, shapes)))
+        keeps = bits == 8 and config["model_type"] == "gateloop" and can_keep_short()
+        in_one = 32 // bits if bits in (2, 3, 4, 5, 6, 8) and not keeps else 1
+        sizes = (math.prod(s) * (in_one if dtype == "U32" else 1) for dtype, s in arrays)
+        check_memory(directory, 4 * sum(sizes))
 
 
 def check_memory(what: object, nbytes: int) -> None:
@@ -67,12 +70,13 @@ def check_memory(what: object, nbytes: int) -> None:
         raise InputError(f"{what}: needs {size} of memory, this machine has {available}")
 
 
-def _shapes(path: Path) -> list[list[int]]:
+def _shapes(path: Path) -> list[tuple[str, list[int]]]:
     try:
         with safe_open(path, "numpy") as file:
             arrays = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
-            if any(array.get_dtype() == "C64" for array in arrays):
+            found = [(array.get_dtype(), array.get_shape()) for array in arrays]
+            if "C64" in dict(found):
                 raise InputError(f"{path}: has complex numbers; get the model again")
-            return [array.get_shape() for array in arrays]
+            return found
     except SafetensorError as error:
         raise InputError(f"{path}: cannot be loaded: {one_line(error)}") from error

@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from mlx_gateloop.errors import InputError, one_line, shown
 from mlx_gateloop.io.files import checksum, require_new, staged
-from mlx_gateloop.model.lm import readable_ids
+from mlx_gateloop.model.lm import ModelArgs, readable_ids
 from mlx_gateloop.model.state import State
 
 EXPECTED = "a state of gateloop read or gl.write_state"
@@ -37,7 +37,10 @@ def hashes(model: nn.Module, tokenizer: Any) -> dict[str, str]:
 
         return checksum((name, plain(w)) for name, w in sorted(arrays.items()))
 
-    config = json.dumps(vars(model.args), sort_keys=True, default=str)
+    args, saved = model.args, {}
+    if isinstance(args, ModelArgs):  # where a saved model has numbers, a new one may have None
+        saved = {"num_heads": args.heads, "num_outputs": args.outputs}
+    config = json.dumps(vars(args) | saved, sort_keys=True, default=str)
     vocabulary = json.dumps(tokenizer.get_vocab(), sort_keys=True)
     texts = {"model": config, "tokenizer": vocabulary}
     found = {name: checksum([], text) for name, text in texts.items()}

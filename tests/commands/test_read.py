@@ -128,12 +128,9 @@ def test_generate_goes_on_from_a_state(model, work, capsys):
     argv = ["generate", "--model", "model", "--temperature", "0", "--max-tokens", "12"]
     texts = []
     for given in (
-        ["--prompt", BOOK],
-        ["--state", "book.state"],
-        ["--state", "book.state", "--lookup"],
-        ["--prompt", BOOK + "Li"],
-        ["--state", "book.state", "--prompt", "Li"],
-    ):
+        ["--prompt", BOOK], ["--state", "book.state"], ["--state", "book.state", "--lookup"],
+        ["--prompt", BOOK + "Li"], ["--state", "book.state", "--prompt", "Li"],
+    ):  # fmt: skip
         assert main([*argv, *given]) == 0
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] == texts[2]

@@ -52,9 +52,7 @@ def test_the_hub_is_asked_for_the_parquet_files(tmp_path, monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     line = refusal(load_corpus, "wikitext-103")
-    assert (
-        "cannot be downloaded (LocalEntryNotFoundError); with a network, run `hf download" in line
-    )
+    assert "cannot be downloaded (LocalEntryNotFoundError); with a network, run `hf down" in line
 
 
 def test_broken_and_missing_parts(tmp_path):

@@ -100,17 +100,13 @@ def peak(world, config, data, length):
 
 
 FORMS = {  # shapes of q and k, and of v; the words are looked for below
-    "real": ((2, 37, 5), (2, 37, 5)),
-    "near one": ((1, 4096, 3), (1, 4096, 3)),
-    "resets": ((2, 50, 4), (2, 50, 4)),
-    "masked": ((3, 41, 4), (3, 41, 4)),
-    "reverse": ((2, 37, 5), (2, 37, 5)),
-    "resets masked reverse": ((2, 39, 3), (2, 39, 3)),
-    "heads": ((2, 70, 2, 3), (2, 70, 2, 4)),
-    "real heads": ((2, 37, 2, 3), (2, 37, 2, 4)),
+    "real": ((2, 37, 5), (2, 37, 5)), "near one": ((1, 4096, 3), (1, 4096, 3)),
+    "resets": ((2, 50, 4), (2, 50, 4)), "masked": ((3, 41, 4), (3, 41, 4)),
+    "reverse": ((2, 37, 5), (2, 37, 5)), "resets masked reverse": ((2, 39, 3), (2, 39, 3)),
+    "heads": ((2, 70, 2, 3), (2, 70, 2, 4)), "real heads": ((2, 37, 2, 3), (2, 37, 2, 4)),
     "one transition a head masked": ((1, 67, 2, 3), (1, 67, 2, 2)),
     "heads resets reverse": ((1, 67, 2, 3), (1, 67, 2, 2)),
-}
+}  # fmt: skip
 
 
 def sequences(world):

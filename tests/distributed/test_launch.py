@@ -248,12 +248,9 @@ def test_events_between_lines_of_text(capfdbinary):
     os.write(1, b"\xff of a library\n3\n")
     events = [received(line) for line in capfdbinary.readouterr().out.split(b"\n")]
     assert [event for event in events if event] == [
-        {"text": "unfinished\n"},
-        {"rank": 1, "joined": True},
-        {"text": "ä\n{"},
-        {"text": "\N{REPLACEMENT CHARACTER} of a library\n"},
-        {"text": "3\n"},
-    ]
+        {"text": "unfinished\n"}, {"rank": 1, "joined": True}, {"text": "ä\n{"},
+        {"text": "\N{REPLACEMENT CHARACTER} of a library\n"}, {"text": "3\n"},
+    ]  # fmt: skip
 
 
 def test_a_rank_that_has_ended_is_ended(monkeypatch):

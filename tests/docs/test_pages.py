@@ -59,7 +59,7 @@ INSTEAD = {
     "docs/forgetting.md": ("...  # any generation", "model(mx.array([list(range(100))]))"),
 }
 # In blocks that run beside the commands, as files of their own.
-SERVES, TRAINS = "server.main()", "torch.save"
+SERVES, TRAINS = "server.load", "torch.save"
 # The block of docs/app.md needs a server: tests/app/browser runs it. Models wrote others.
 ELSEWHERE = {"docs/app.md", "convert/README.md", "app/embedded_models/code/README.md"}
 ELSEWHERE |= {"benchmarks/results/completions.md"}

@@ -40,14 +40,11 @@ def test_a_damaged_record_is_none(tmp_path, kind, record):
 
 
 RESULTS = {
-    "experiment": {"name": "recall"},
-    "environment": {"date": "today"},
-    "oracles": {"the commonest answer": 0.25},
-    "curves": {},
+    "experiment": {"name": "recall"}, "environment": {"date": "today"},
+    "oracles": {"the commonest answer": 0.25}, "curves": {},
     "models": {"fixed": {"state_size": 16}},
-    "trials": {"fixed": [trial_record("fixed")]},
-    "runs": [run_record("fixed", 0)],
-}
+    "trials": {"fixed": [trial_record("fixed")]}, "runs": [run_record("fixed", 0)],
+}  # fmt: skip
 
 
 def test_the_results_of_an_experiment(tmp_path):

@@ -118,10 +118,8 @@ def test_trials_see_no_test_samples_and_no_samples_of_the_runs(tmp_path, monkeyp
     (_, trial), *others = seen
     assert len(trial.test) == 0
     assert all(len(task.test) == 8 for _, task in others)
-    assert (
-        trial.training.inputs.tolist()
-        == experiment.make_task(tuning.APART).training.inputs.tolist()
-    )
+    apart = experiment.make_task(tuning.APART)
+    assert trial.training.inputs.tolist() == apart.training.inputs.tolist()
     drawn = {task.sha256 for _, task in seen}
     assert len(drawn) == 3
 

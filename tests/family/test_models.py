@@ -19,6 +19,8 @@ from helpers.models import check_padding, padded
 from mlx.utils import tree_flatten
 from mlx_gateloop.convert.sources.fla_reference import FlaReference
 
+from mlx_gateloop.family.layers import log_gate, lower_bounds
+
 names = pytest.mark.parametrize("name", CONFIGS)
 
 
@@ -105,6 +107,14 @@ def test_old_checkpoints_load_with_their_names(name):
 def test_what_the_models_lack_is_named(name, options, message):
     line = refusal(family_model, name, **options)
     assert message in line
+
+
+def test_a_bound_that_rounds_to_one_is_a_gate():
+    weight = mx.array(np.random.RandomState(96).standard_normal((24, 64)) * 3)
+    for bound in lower_bounds(weight)[1:]:
+        log_a, rest = log_gate(mx.zeros(64), bound)
+        assert mx.isfinite(log_a).all()
+        assert mx.all(rest >= 0)
 
 
 def test_heads_may_be_given_instead_of_their_size():

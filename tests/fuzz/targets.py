@@ -196,7 +196,7 @@ def _experiment(folder):
 
 TARGETS = {
     "experiment": Target(
-        _experiment, "results.json", JSON, lambda path: chosen_in(path.parent, "recall")
+        _experiment, "results.json", JSON, lambda p: chosen_in(p.parent, "recall")
     ),
     "configuration": Target(_configuration, "run.yaml", JSON, TrainConfig.load),
     "model-weights": Target(
@@ -210,9 +210,7 @@ TARGETS = {
     "load-template": Target(_model, "chat_template.jinja", None, _load),
     "text": Target(_text, "text.txt", None, _read_corpus),
     "jsonl": Target(_jsonl, "text.jsonl", LINES, _read_corpus),
-    "parquet": Target(
-        _parquet, "train-00000.parquet", None, lambda path: _read_corpus(path.parent)
-    ),
+    "parquet": Target(_parquet, "train-00000.parquet", None, lambda p: _read_corpus(p.parent)),
     "next-byte": Target(_text, "text.txt", None, lambda path: next_byte(str(path), length=8)),
     "sentencepiece": Target(_sentencepiece, "pieces.model", SENTENCEPIECE, _read_pieces),
     "converted-tokenizer": Target(

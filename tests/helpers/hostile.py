@@ -65,17 +65,13 @@ FILES = {
     "many layers": edited("config.json", num_hidden_layers=3_000_000),
     "wide": edited("config.json", hidden_size=2**30, num_heads=2**30, intermediate_size=2**30),
     "large vocabulary": edited("config.json", vocab_size=2**31 - 1, num_outputs=2**31 - 1),
-    "fifo": _fifo("extra.json"),
-    "fifo as tokenizer": _fifo(TOKENIZER),
-    "fifo as weights": _fifo("model-2.safetensors"),
-    "fifo as template": _fifo(TEMPLATE),
+    "fifo": _fifo("extra.json"), "fifo as tokenizer": _fifo(TOKENIZER),
+    "fifo as weights": _fifo("model-2.safetensors"), "fifo as template": _fifo(TEMPLATE),
     "deep json": written("config.json", '{"a":' * 100_000 + "1" + "}" * 100_000),
-    "long json": _sparse("config.json"),
-    "long tokenizer": _sparse(TOKENIZER),
-    "long weights": _sparse(WEIGHTS),
-    "complex numbers": _complex,
+    "long json": _sparse("config.json"), "long tokenizer": _sparse(TOKENIZER),
+    "long weights": _sparse(WEIGHTS), "complex numbers": _complex,
     "long header": written(WEIGHTS, (2**62).to_bytes(8, "little") + b"{" * 1000),
-}
+}  # fmt: skip
 KINDS = TEMPLATES | TOKENIZERS | FILES
 
 

@@ -152,9 +152,7 @@ def test_a_cpu_reads_short_weights_as_they_are(tokenizer, tmp_path, caplog, chan
     (lambda model: nn.quantize(model, group_size=32, mode="mxfp4"), "4-bit"),
     (lambda model: model.set_dtype(mx.bfloat16), "bfloat16"),
 ])  # fmt: skip
-def test_other_weights_run_in_float32_and_a_line_says_so_once(
-    tokenizer, tmp_path, caplog, monkeypatch, change, kind
-):
+def test_other_weights_become_float32(tokenizer, tmp_path, caplog, monkeypatch, change, kind):
     if kind == "bfloat16":
         monkeypatch.setattr("mlx_gateloop.io.models.can_keep_short", lambda: False)
     model = tiny(tokenizer)

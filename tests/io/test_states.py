@@ -81,6 +81,13 @@ def test_weights_of_another_dtype_go_on(options, dtypes, tokenizer, tmp_path):
     assert state.tokens == 30
 
 
+def test_a_saved_model_takes_the_states_of_before(tokenizer, tmp_path):
+    model = tiny_model(vocab_size=len(tokenizer))
+    gl.write_state(tmp_path / "book.state", has_read(model), model, tokenizer)
+    gl.save(model, tokenizer, tmp_path / "model")
+    assert gl.read_state(tmp_path / "book.state", *gl.load(tmp_path / "model")).tokens == 20
+
+
 def test_a_state_that_read_nothing_is_refused(tokenizer, tmp_path):
     for options in MODELS.values():
         model = tiny_model(**options)

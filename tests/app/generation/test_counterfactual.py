@@ -97,9 +97,7 @@ def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, fini
 
 
 @pytest.mark.parametrize(("change", "options"), [*enumerate(CHANGES.values(), 1)])
-def test_an_answer_after_an_edit_is_that_of_the_edited_model(
-    engine, finished, run, model, change, options
-):
+def test_an_edited_answer_is_the_edited_models(engine, finished, run, model, change, options):
     (word, positions), channels = split_of(run), list(range(0, 120, 2))
     job = answer_again(engine, run, [word], change, [0, 2], channels)
     beside = engine.submit("demo", conversation(QUESTION), Sampling(0), 12)  # takes turns with it

@@ -298,9 +298,7 @@ def test_visitors_get_one_short_line_without_folders():
     ("encode", [10**9], "model: its tokenizer uses id 1000000000"),
     ("special_ids", (None, [], []), "prompt: empty"),
 ])  # fmt: skip
-def test_tokens_the_model_cannot_read_are_refused(
-    engine, until, monkeypatch, method, answer, error
-):
+def test_tokens_a_model_cannot_read_end_it(engine, until, monkeypatch, method, answer, error):
     monkeypatch.setattr(ChatTokenizer, method, lambda *arguments: answer)
     until(run := ask(engine, ""))
     assert run.error.startswith(error)

@@ -82,9 +82,7 @@ def opened(chat, _):
 
 
 @pytest.mark.parametrize("lose", [evicted, retried_without_view, opened])
-def test_a_lost_trace_is_recorded_again_where_that_is_short(
-    make_engine, make_chat, finished, lose, model
-):
+def test_a_lost_trace_is_recorded_again_if_short(make_engine, make_chat, finished, lose, model):
     chat = make_chat(make_engine(runs=2), "c")
     run = lose(chat, finished)
     assert not run.earlier

@@ -117,9 +117,7 @@ def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("what", ["clear", "stop"])
-def test_an_answer_ended_while_its_model_is_fetched_does_not_come(
-    handlers, monkeypatch, what, fails
-):
+def test_an_answer_ended_while_its_model_is_fetched_is_none(handlers, monkeypatch, what, fails):
     me = new_session()
 
     async def scene():

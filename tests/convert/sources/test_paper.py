@@ -13,6 +13,8 @@ from helpers.parity import (
 )
 from mlx_gateloop.convert.sources import SOURCES
 
+from mlx_gateloop.io.model_file import NEEDS_PACKAGE, model_file
+
 VOCAB = 17
 VARIANTS = {
     "paper": ({}, {}),
@@ -44,3 +46,4 @@ def test_what_is_not_set_is_assumed():
     assert infer(shapes, VARIANTS["other settings"][1]).assumed == []
     assumed = ["num_heads=8: max-headed", "norm_eps=1e-5", "activation=gelu"]
     assert infer(shapes, {}).assumed == assumed
+    assert model_file(infer(shapes, {}).args) != NEEDS_PACKAGE
