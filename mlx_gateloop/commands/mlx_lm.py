@@ -37,7 +37,7 @@ def _run(arguments: argparse.Namespace) -> None:
         if value.startswith(("/", ".", "~")) and not Path(value).expanduser().exists():
             advice = "give one, or a name such as demo"
             raise InputError(f"{flag} {value}: no such model directory; {advice}")
-        words[at] = os.fspath(local(value))
+        words[at] = os.fspath(local(str(Path(value).expanduser())))
     if words[0] == "awq":
         from mlx_lm.quant import awq
 

@@ -48,8 +48,9 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
     files = [Path(source) / name for name in PARTS]
     if all(file.is_file() for file in files[:2]):
         return Corpus(*(read_documents(str(file)) for file in files if file.exists()))
-    if files[0].is_file() and (others := {*Path(source).glob("*.jsonl")} - {files[0]}):
-        raise InputError(f"{source}: has {PARTS[0]} and {min(others).name}; add {PARTS[1]}")
+    if files[0].is_file() and (others := {*Path(source).glob("[!.]*.jsonl")} - {files[0]}):
+        advice = f"add {PARTS[1]}, or give {PARTS[0]} another name"
+        raise InputError(f"{source}: has {PARTS[0]} and {min(others).name}; {advice}")
     return split(read_documents(source), validation_fraction)
 
 

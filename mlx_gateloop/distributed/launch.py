@@ -159,8 +159,10 @@ class Attempt:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Take Ctrl-C and SIGTERM as requests to stop all ranks."""
-        requests = (signal.SIGINT, signal.SIGTERM)
+        """Take Ctrl-C, SIGTERM and SIGHUP as requests to stop all ranks."""
+        requests = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            requests.append(signal.SIGHUP)
         previous = [signal.signal(request, self._interrupt) for request in requests]
         try:
             yield

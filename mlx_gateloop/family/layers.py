@@ -106,7 +106,7 @@ def lower_bounds(weight: mx.array) -> list[mx.array | None]:
     """Compute the lower bound of each layer's gates: cumulative, and none in the first."""
     shares = mx.softmax(weight.astype(mx.float32), 0)
     sums = mx.cumsum(shares, 0) - shares[0]
-    return [None, *mx.minimum(sums, 1 - 2**-24)[1:]]  # rounding may reach 1, whose log1p is none
+    return [None, *mx.clip(sums, 2**-126, 1 - 2**-24)[1:]]  # rounded to 0 or 1 they have no logs
 
 
 def gate_loop_update(

@@ -55,9 +55,10 @@ def _check_shapes(directory: Path, arrays: list[tuple[str, list[int]]]) -> None:
         reason = f"{width} is outside the supported range, that of its weights"
         raise InputError(f"{path}: {reason}; get the model again")
     if mx.default_device().type == mx.cpu:  # there it becomes float32
-        quantization = config.get("quantization")
-        bits = quantization.get("bits") if isinstance(quantization, dict) else 32
-        keeps = bits == 8 and config["model_type"] == "gateloop" and can_keep_short()
+        stored = config.get("quantization")
+        bits, mode = map(stored.get, ("bits", "mode")) if isinstance(stored, dict) else (32, "")
+        is_affine = bits == 8 and mode in (None, "affine")
+        keeps = is_affine and config["model_type"] == "gateloop" and can_keep_short()
         in_one = 32 // bits if bits in (2, 3, 4, 5, 6, 8) and not keeps else 1
         sizes = (math.prod(s) * (in_one if dtype == "U32" else 1) for dtype, s in arrays)
         check_memory(directory, 4 * sum(sizes))

@@ -36,7 +36,8 @@ def replacing(path: str | os.PathLike[str], keep: Path | None = None) -> Iterato
         partial.replace(path)
         flush(path.parent)
     except OSError as error:
-        error.filename = os.fspath(path)  # the name that the caller knows
+        if error.filename in (None, partial, str(partial)):
+            error.filename = os.fspath(path)  # the name that the caller knows
         raise
     finally:
         partial.unlink(missing_ok=True)

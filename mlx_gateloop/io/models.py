@@ -126,8 +126,8 @@ def _check(directory: Path, with_tokenizer: bool = True) -> bool:
 def local(source: str) -> Path:
     """Return the path of a model here, or of the embedded model with this name."""
     embedded = Path(str(files("mlx_gateloop.app"))).resolve() / "embedded_models" / source
-    path = Path(source).expanduser()
-    return embedded if not path.exists() and (embedded / "config.json").exists() else path
+    is_embedded = not Path(source).exists() and (embedded / "config.json").exists()
+    return embedded if is_embedded else Path(source)
 
 
 def model_directory(source: str) -> Path:

@@ -210,6 +210,8 @@ class TrainConfig:
         """
         source = "configuration" if path is None else str(path)
         tree = {} if path is None else read_yaml(Path(path))
+        if (overrides or {}).get("weights") is not None:
+            tree = {key: tree[key] for key in tree if key not in ("start", "initial_scale")}
         for key, value in (overrides or {}).items():
             _override(tree, key, deepcopy(value), source)  # later keys may change a section
         if tree.get("steps") is None and tree.get("epochs") is None:
@@ -258,7 +260,8 @@ class TrainConfig:
             raise InputError(f"{reason}; lower it with --set optimizer.warmup_steps=N")
         last, factor = (self.optimizer.knots or [(steps, 0.0)])[-1]
         if factor == 0 and last < steps:
-            raise InputError(f"optimizer.knots: end at step {last} of {steps}; change both")
+            given = f"optimizer.knots end at step {last}, the run at {steps}"
+            raise InputError(f"{given}; change both, or leave out the knots")
         return steps
 
     def to_dict(self) -> dict[str, object]:
@@ -269,8 +272,6 @@ class TrainConfig:
 def _override(tree: dict[str, Any], key: str, value: Any, source: str) -> None:
     if key in ("steps", "epochs"):
         tree.pop("epochs" if key == "steps" else "steps", None)
-    if key == "weights":
-        tree.pop("start", None)  # that of the weights' own run
     *sections, name = key.split(".")
     for section in sections:
         if tree.get(section) is None:

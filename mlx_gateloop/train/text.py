@@ -76,7 +76,8 @@ class TextSource:
             texts = (
                 tokenizer.decode([i], skip_special_tokens=True) for i in validation.tokens[first]
             )
-            self._validation_bytes -= sum(len(text.encode()) for text in texts)
+            # A part of a letter is a byte, but for the long ones of byte-level vocabularies.
+            self._validation_bytes -= sum("\ufffd" in t or len(t.encode()) for t in texts)
         if len(validation.tokens) < 2 or not self._validation_bytes:
             fraction = f"raise data.validation_fraction ({config.data.validation_fraction})"
             raise InputError(f"the validation text has nothing to predict; {fraction} or give more")

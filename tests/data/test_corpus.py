@@ -109,7 +109,7 @@ def test_a_folder_may_have_the_parts_that_mlx_lm_names(tmp_path):
     assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"])
     for before, name in (("valid.jsonl", "test.jsonl"), ("test.jsonl", "validation.jsonl")):
         (tmp_path / before).rename(tmp_path / name)
-        assert f"and {name}; add valid.jsonl" in refusal(load_corpus, str(tmp_path))
+        assert f"and {name}; add valid.jsonl, or" in refusal(load_corpus, str(tmp_path))
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -1, 2])

@@ -32,7 +32,7 @@ for part in (b"[ring] Socket ", b"3", b" was closed by the peer", b"\\n"):
     time.sleep(0.02)
 send(started=True)
 if act == "wait in MLX, interrupt":
-    os.kill({pid}, signal.SIGINT)
+    os.kill({pid}, signal.SIGHUP)
 if "wait in MLX" in act:
     time.sleep(600)
 send(joined=True)

@@ -52,7 +52,7 @@ def press_ctrl_c(monkeypatch, batches, number, times=1):
 
     def batch(self, epoch, index):
         if next(numbers) == number:
-            for request in (signal.SIGINT, signal.SIGHUP)[:times]:
+            for request in (signal.SIGINT, signal.SIGINT, signal.SIGHUP)[:times]:
                 os.kill(os.getpid(), request)
         return original(self, epoch, index)
 

@@ -126,7 +126,7 @@ def test_ctrl_c_and_resume_is_the_whole_run(tmp_path, run, out, monkeypatch, cha
     if changes:
         straight = tmp_path / "straight"
         run(straight, **changes)
-    for number, pressed in ((5, 1), (3, 2)):  # between checkpoints and log records
+    for number, pressed in ((5, 1), (3, 3)):  # between checkpoints and log records
         with monkeypatch.context() as patch:
             press_ctrl_c(patch, Batches, number, pressed)
             with pytest.raises(Interrupted, match=r"interrupted at step \d+ of 12.*--resume"):

@@ -53,12 +53,12 @@ def test_the_loss_on_answers_is_that_of_a_plain_loop(tmp_path):
 
 def test_bits_are_those_of_the_bytes_that_rows_are_asked_for(tmp_path):
     """A row of its own has no target for a document's first token."""
-    (tmp_path / "texts.jsonl").write_text('{"text": "ab"}\n' * 40)
+    (tmp_path / "texts.jsonl").write_text('{"text": "äb"}\n' * 40)
     config = tiny_run(data__packed=False, data__batch_size=1)
     source = make_source(config, str(tmp_path / "texts.jsonl"))
     score = source.evaluate(Trainer(config, source).model, ALONE)
-    assert score.tokens == 8, "b and the end of each text"
-    assert score.bits_per_byte == pytest.approx(score.loss_nats * 8 / 4 / math.log(2))
+    assert score.tokens == 12, "half of ä, b and the end of each text"
+    assert score.bits_per_byte == pytest.approx(score.loss_nats * 12 / 8 / math.log(2))
 
 
 def test_answers_without_a_letter_and_a_damaged_tokenizer(tmp_path):
