@@ -20,6 +20,7 @@ TABLES = {
     "memory-horizon-small-sobol": ["--beyond", 32],
     "recall-4000": ["--beyond", 8],
     "text-shakespeare-tuned": [RECORDS / "text-shakespeare-tuned-real", *SLOWER],
+    "text-wikitext-tuned": [RECORDS / "text-wikitext-tuned-real", *SLOWER],
     "text-python-phases": [*TEXTS, *SLOWER],
 }
 
