@@ -1,6 +1,7 @@
 """The GateLoop layers inside a checkpoint of any model, written as one file."""
 
 import re
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ def convert_layers(options: Namespace) -> None:
         layer, not_finite = plan.load()
         layers[name] = plan.args, layer
         if not_finite:
-            print(f"note: NaN or infinity in {len(not_finite)} tensors of {name}")
+            warning = f"NaN or infinity in {len(not_finite)} tensors: {first(not_finite)}"
+            print(f"warning: {name or 'the layer'}: {warning}", file=sys.stderr)
     with staged(options.out) as directory:
         save_layers(layers, directory)
         hashes = checkpoint.hashes().items()

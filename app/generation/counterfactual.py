@@ -107,10 +107,9 @@ def answer_again(
     if change:
         values = list(CHANGES.values())[change - 1]
         edits = tuple(Edit(layer, channels, tokens, **values) for layer in layers)
-    begin = "", original.sampling, original.max_tokens
-    as_before = {"stop": original.stop, "state": original.state, "original": original}
-    left_out = () if change else tokens
     request = CounterfactualRequest(
-        *begin, record=False, conversation=None, **as_before, left_out=left_out, edits=edits
-    )
+        "", original.sampling, original.max_tokens, record=False, conversation=None,
+        stop=original.stop, state=original.state, original=original,
+        left_out=() if change else tokens, edits=edits,
+    )  # fmt: skip
     return engine.enqueue(original.model, request)

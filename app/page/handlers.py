@@ -257,11 +257,12 @@ class Handlers:
         session, tab = where
         sampling = {k: v for k, v in values.items() if k not in NOT_SAMPLING}
         stop = request_values.check_type("stop", values.get("stop", ""), str)
-        how = request_values.sampling(**sampling)
-        count = request_values.integer("max_tokens", values["max_tokens"])
-        state = given_file(values.get("state"), self.engine.models)
-        begun = bool(values["record"]), session if tab == "chat" else None, (stop,) if stop else ()
-        run = self.engine.submit(model, prompt, how, count, *begun, bool(values["lookup"]), state)
+        run = self.engine.submit(
+            model, prompt, request_values.sampling(**sampling),
+            request_values.integer("max_tokens", values["max_tokens"]), bool(values["record"]),
+            session if tab == "chat" else None, (stop,) if stop else (), bool(values["lookup"]),
+            given_file(values.get("state"), self.engine.models),
+        )  # fmt: skip
         asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         run.prompt = next((m["content"] for m in reversed(asked) if m["role"] == "user"), "")
         return run

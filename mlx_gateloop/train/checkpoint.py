@@ -122,7 +122,7 @@ def assign_state(state: dict[str, mx.array], model: nn.Module, optimizer: Optimi
 
 
 def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    """Require that a run to resume has the configuration and the data of its checkpoint."""
+    """Require that a resumed run has its checkpoint's configuration, data and base weights."""
     for what in ("data", "weights"):
         if saved.get(what) != now.get(what):
             raise InputError(f"{path}: the run to resume differs in its {what}; give the same ones")

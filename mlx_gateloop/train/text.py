@@ -72,10 +72,8 @@ class TextSource:
             self._stops += named if isinstance(named, list) else [named] * (named is not None)
         self._validation_bytes = num_bytes(corpus.validation, answers)
         if self._pieces and not answers:  # the first token of each document is no target
-            first = slice(1) if validation.starts is None else validation.starts
-            texts = (
-                tokenizer.decode([i], skip_special_tokens=True) for i in validation.tokens[first]
-            )
+            at = slice(1) if validation.starts is None else validation.starts
+            texts = (tokenizer.decode([i], skip_special_tokens=True) for i in validation.tokens[at])
             # A part of a letter is a byte, but for the long ones of byte-level vocabularies.
             self._validation_bytes -= sum("\ufffd" in t or len(t.encode()) for t in texts)
         if len(validation.tokens) < 2 or not self._validation_bytes:
