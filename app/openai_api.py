@@ -25,6 +25,7 @@ DEFAULTS = {"temperature": 0.7, "top_p": 0.95, "seed": -1}
 DEFAULTS |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 # by the beginnings of errors; others are the request's
 STATUS = {"the server is busy": 503, SHUT_DOWN: 503, FAILED: 500, STUCK: 500}
+STATUS["model: there is no "] = 404
 
 
 class OpenAI:
@@ -38,25 +39,32 @@ class OpenAI:
     def routes(self) -> list[BaseRoute]:
         return [
             Route("/v1/models", self.answer),
+            Route("/v1/models/{name:path}", self.answer),
             Route("/v1/chat/completions", self.answer, methods=["POST"]),
             Route("/v1/completions", self.answer, methods=["POST"]),
         ]
 
     async def answer(self, request: Request) -> Response:
         """List the models, answer messages or continue a text; a wrong key gets its answer late."""
-        key = request.headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1")
+        key = request.headers.get("authorization", "").partition(" ")[2].encode("latin-1")
         if self.keys and not any(secrets.compare_digest(key, right) for right in self.keys):
             address = request.client.host if request.client else ""
             busy = await self.failed_logins.answer(address, "API key") == 429
             return _error("API key: expected the app's password", 429 if busy else 401)
-        if request.method != "POST":
-            models = [{"id": name, "object": "model"} for name in self.engine.models.names()]
-            return JSONResponse({"object": "list", "data": models})
         try:
+            if request.method != "POST":
+                return JSONResponse(self._models(request.path_params.get("name")))
             return await self._complete(request, await request.json(), "/chat/" in request.url.path)
         except InputError as error:
             found = (STATUS[start] for start in STATUS if str(error).startswith(start))
             return _error(str(error), next(found, 400))
+
+    def _models(self, name: str | None) -> dict[str, Any]:
+        """Describe a model, or all."""
+        if name is not None:
+            self.engine.models.check(name)
+            return {"id": name, "object": "model"}
+        return {"object": "list", "data": [*map(self._models, self.engine.models.names())]}
 
     async def _complete(self, request: Request, body: Any, chat: bool) -> Response:
         if not isinstance(body, dict) or body.get("n") not in (None, 1):

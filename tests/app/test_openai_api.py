@@ -29,9 +29,12 @@ def ask(make_client):
     return lambda path, body: make_client().post(path, json=body)
 
 
-def test_the_models_are_listed(make_client):
-    listed = make_client().get("/v1/models").json()["data"]
-    assert [model["id"] for model in listed] == ["fixed", "tiny"]
+def test_the_models_are_listed(make_client, ask):
+    get = make_client().get
+    listed = get("/v1/models").json()["data"]
+    assert [get(f"/v1/models/{name}").json() for name in ("fixed", "tiny")] == listed
+    unknown = [get("/v1/models/a/b"), ask(CHAT, GREEDY | {"model": "a/b"})]
+    assert [answer.status_code for answer in unknown] == [404, 404]
 
 
 def test_an_answer_is_the_engine_s_and_a_stream_has_the_same_text(ask, engine, finished):
@@ -113,8 +116,9 @@ def test_a_password_is_the_key(make_client, monkeypatch, path):
     monkeypatch.setattr("mlx_gateloop.app.server.failed_logins.DELAY_SECONDS", 0.0)
     client, body = make_client(("me", "sécret")), GREEDY | {"prompt": "a"}
     method = "GET" if path == "/v1/models" else "POST"
-    for key, status in {None: 401, "wrong": 401, "sécret": 200, "me:sécret": 200}.items():
-        headers = {"authorization": f"Bearer {key}".encode()} if key else {}
+    keys = {None: 401, "Bearer no": 401, "bearer sécret": 200, "Bearer me:sécret": 200}
+    for key, status in keys.items():
+        headers = {"authorization": key.encode()} if key else {}
         answer = client.request(method, path, json=body, headers=headers)
         assert answer.status_code == status
 
