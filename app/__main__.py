@@ -8,11 +8,6 @@ from pathlib import Path
 from mlx_gateloop.__main__ import main as gateloop
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run `gateloop app`; see `cli.main`."""
-    return gateloop(["app", *(sys.argv[1:] if argv is None else argv)])
-
-
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--model", metavar="NAME", help="name of the model to show first")
@@ -59,4 +54,4 @@ def _root_path(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(gateloop(["app", *sys.argv[1:]]))

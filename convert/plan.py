@@ -52,21 +52,17 @@ class Plan:
         """Read the weights into our model by shards; return it and names with NaN or infinity."""
         checkpoint, model = self.checkpoint, self.build()
         not_finite = []
-        # disable=None: a bar on terminals only
-        with tqdm(
-            total=checkpoint.size, unit="B", unit_scale=True, desc="reading", disable=None
-        ) as bar:
-            for rule in sorted(self.rules, key=lambda rule: checkpoint.position(rule.source)):
-                array = checkpoint.tensor(rule.source)
-                if not mx.isfinite(array).all():
-                    not_finite.append(rule.source)
-                bar.update(array.nbytes)
-                weights = [
-                    (key, mx.contiguous(a.astype(mx.float32) if is_state_transition(key) else a))
-                    for key, a in zip(rule.ours, rule.forward(array), strict=True)
-                ]
-                mx.eval([array for _, array in weights])
-                model.load_weights(weights, strict=False)
+        rules = sorted(self.rules, key=lambda rule: checkpoint.position(rule.source))
+        for rule in tqdm(rules, "reading", unit="tensor", disable=None):  # on terminals only
+            array = checkpoint.tensor(rule.source)
+            if not mx.isfinite(array).all():
+                not_finite.append(rule.source)
+            weights = [
+                (key, mx.contiguous(a.astype(mx.float32) if is_state_transition(key) else a))
+                for key, a in zip(rule.ours, rule.forward(array), strict=True)
+            ]
+            mx.eval([array for _, array in weights])
+            model.load_weights(weights, strict=False)
         return model, not_finite
 
 

@@ -1,6 +1,5 @@
 """The tokenizer of converted weights, which do not say which it was."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +50,8 @@ def _load(name: str, vocab_size: int) -> tuple[Any, str]:
         return from_sentencepiece(path, vocab_size), f"sentencepiece, {path.name}"
     if path.name == "tokenizer.json" and (path.parent / "tokenizer_config.json").is_file():
         path = path.parent
-    if path.is_dir():
-        return _with_transformers(path), f"directory {path.name}"
-    if path.is_file():
-        return _with_transformers(path), path.name
+    if path.exists():
+        return _with_transformers(path), f"directory {path.name}" if path.is_dir() else path.name
     if HUB_ID.fullmatch(name) and path.suffix not in (".model", ".json"):
         return _with_transformers(download(name, TOKENIZER_FILES)), f"hub, {name}"
     raise InputError(f"--tokenizer {shortened(name)}: no such file, directory or hub id")
@@ -62,7 +59,6 @@ def _load(name: str, vocab_size: int) -> tuple[Any, str]:
 
 def _with_transformers(path: Path) -> Any:
     """Load a directory, or a tokenizer.json alone."""
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     with refusing(f"--tokenizer {path}", "cannot be loaded"):

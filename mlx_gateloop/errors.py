@@ -18,11 +18,6 @@ def shortened(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-def is_panic(error: BaseException) -> bool:
-    """Tell if Rust code panicked, as tokenizers does; PyO3 makes that a BaseException."""
-    return type(error).__name__ == "PanicException"
-
-
 def shown(value: object) -> str:
     """Represent a value from a file in at most 200 characters, looking at its first items only."""
     return shortened(_SHORT.repr(value))

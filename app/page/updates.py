@@ -67,6 +67,7 @@ class Updates:
         # Resets depend on averages over the whole run; finding them for every token costs too much.
         every = max(RESETS_EVERY, tokens // RESETS_EVERY)
         due = stop == tokens and (done or start == 0 or start // every != tokens // every)
+        resets = np.isin(np.arange(tokens), trace.resets(tokens) if due else ())
         return {
             "layer": layer,
             "start": start,
@@ -77,7 +78,7 @@ class Updates:
                 [p.text, int(p.kind == "prompt"), int(p.special)] for p in run.pieces[known:until]
             ],
             "words": self._words_since(run, trace, known, until),
-            "resets": _bits(trace.resets(tokens), tokens) if due else None,
+            "resets": base64_of(np.packbits(resets, bitorder="little")) if due else None,
             "tokens": tokens,
             "done": done,
             "last": run.pieces[tokens - 1].text if done and tokens else None,  # may change late
@@ -227,13 +228,6 @@ def strengths(trace: Trace, token: int, words: list[Word]) -> npt.NDArray[np.uin
     edges = np.array([[word.first, word.stop] for word in words]).ravel()
     row = np.append(row, np.nan)  # the last edge needs an entry
     return strength_codes(np.maximum.reduceat(row, edges)[::2])
-
-
-def _bits(indices: npt.NDArray[np.int64], count: int) -> str:
-    """Encode which of `count` tokens are among the indices, one bit each."""
-    bits = np.zeros(count, bool)
-    bits[indices] = True
-    return base64_of(np.packbits(bits, bitorder="little"))
 
 
 def served(

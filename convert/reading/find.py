@@ -1,7 +1,6 @@
 """A checkpoint from a file, directory or hub id: a state dict without wrappers and prefixes."""
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from copy import copy
@@ -94,14 +93,6 @@ class Checkpoint:
         """The config.json beside the weights, empty without one."""
         path = self.directory / "config.json"
         return read_json(path) if path.exists() else {}
-
-    @property
-    def size(self) -> int:
-        """Bytes of all tensors."""
-        return sum(
-            math.prod(shape) * (4 if self.dtypes[name] == "float32" else 2)
-            for name, shape in self.shapes.items()
-        )
 
     def position(self, name: str) -> int:
         """Sort key of tensors, so that each file is opened once."""

@@ -21,6 +21,7 @@ from .rules import Rule, same, transposed
 Floats = Any  # a float64 array
 GATES, FORWARD = "layers_{}_0", "layers_{}_1"
 MATRICES = {"wq": "q_proj", "wk": "k_proj", "wv": "v_proj", "wg": "gate_proj", "wo": "out_proj"}
+TRANSITION = ("gamma_proj.weight", "theta_proj.weight", "gamma_proj.bias", "theta_proj.bias")
 IN_LAYER = (
     *("0.norm.scale", "0.wq", "0.wk", "0.wv", "0.wa", "0.wg", "0.wo", "1.norm.scale"),
     *("1.proj_in.kernel", "1.proj_in.bias", "1.proj_out.kernel", "1.proj_out.bias"),
@@ -79,12 +80,8 @@ class Jax(Source[ModelArgs]):
                 bias = name(f"{forward}.{key}.bias")
                 rules.append(same(bias, f"{channel}.{value}.bias"))
             rules += [transposed(name(k), f"{v}.weight") for k, v in pairs.items()]
-            transition = [
-                f"{time}.{part}_proj.{kind}"
-                for kind in ("weight", "bias")
-                for part in ("gamma", "theta")
-            ]
-            rules.append(Rule(name(f"{gates}.wa"), tuple(transition), with_biases))
+            transition = tuple(f"{time}.{part}" for part in TRANSITION)
+            rules.append(Rule(name(f"{gates}.wa"), transition, with_biases))
         return rules
 
     def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:

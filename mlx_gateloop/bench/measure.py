@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
+from mlx.utils import tree_reduce
 
 TURNS = 7
 FEWEST_TURNS, BUDGET = 3, 10.0  # a candidate stops early after this many seconds
@@ -80,8 +80,7 @@ def peak_bytes(run: Run) -> int:
 
 
 def total_bytes(tree: object) -> int:
-    leaves: list[tuple[str, object]] = tree_flatten(tree)  # type: ignore[assignment]
-    return sum(getattr(leaf, "nbytes", 0) for _, leaf in leaves)
+    return tree_reduce(lambda n, leaf: n + getattr(leaf, "nbytes", 0), tree, 0)
 
 
 def milliseconds(seconds: float) -> str:

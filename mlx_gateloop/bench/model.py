@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten
+from mlx.utils import tree_reduce
 
 from mlx_gateloop.bench.measure import (
     Run,
@@ -70,8 +70,7 @@ def mlx_models() -> dict[str, nn.Module]:
 
 def num_parameters(model: nn.Module) -> int:
     """Shared parameters count once."""
-    parameters: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
-    return sum(leaf.size for leaf in parameters.values())
+    return tree_reduce(lambda n, leaf: n + leaf.size, model.parameters(), 0)
 
 
 def measure(report: Report) -> None:

@@ -22,13 +22,13 @@ from mlx_gateloop.experiments.resets import report_resets
 from mlx_gateloop.experiments.results import (
     Runs,
     accuracy_by_span,
+    by_model,
     counted,
     counts_by_span,
     left_out,
     made,
     read_curves,
     read_runs,
-    runs_of,
 )
 from mlx_gateloop.experiments.tuning import best, read_trials, report_trials
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS, title
@@ -75,7 +75,7 @@ def _collect(
 def _draw(out: Path, tree: Mapping[str, Any], tasks: Sequence[Task]) -> None:
     """Draw the pictures of the records, and the transitions of each model's first run."""
     draw_records(out, tree)
-    for model, results in counted(runs_of(tree)).items():
+    for model, results in counted(by_model(tree["runs"])).items():
         seed = results[0]["seed"]
         task, run = tasks[seed % len(tasks)], out / "runs" / f"{model}-{seed}"
         if not (run / "model.safetensors").exists():  # restored from a report
@@ -89,7 +89,7 @@ def _draw(out: Path, tree: Mapping[str, Any], tasks: Sequence[Task]) -> None:
 
 def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
     """Draw accuracies and curves from the tree of results.json; return the pictures' names."""
-    runs, measure = counted(runs_of(tree)), measure_of(tree["experiment"]["name"])
+    runs, measure = counted(by_model(tree["runs"])), measure_of(tree["experiment"]["name"])
     lines = {model: line(model) for model in runs}
     counts = {lines[model]: pairs for model, pairs in counts_by_span(runs).items()}
     figures.accuracy_over_span(counts, measure.span, out / "accuracy-over-span.png")
@@ -118,7 +118,7 @@ def line(model: str) -> Line:
 def report_text(tree: Mapping[str, Any], folder: Path) -> str:
     """Write the report of an experiment, the tree of results.json, with the folder's pictures."""
     experiment = Experiment.read(tree["experiment"], folder / "results.json")
-    every, measure = runs_of(tree), measure_of(experiment.name)
+    every, measure = by_model(tree["runs"]), measure_of(experiment.name)
     runs = counted(every)
     marks = [[name, f"{value:.3f}"] for name, value in tree["oracles"].items()]
     names, accuracies = accuracy_by_span(runs)

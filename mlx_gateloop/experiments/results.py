@@ -23,15 +23,11 @@ Curve = list[tuple[int, float]]  # the steps of a run's validations, and their f
 def read_runs(out: Path) -> Runs:
     """Read the results of each model, in the order of `VARIANTS`, sorted by seed."""
     records = [read_record(file, RunRecord) for file in out.glob("runs/*/test.json")]
-    return _by_model([record for record in records if record and record["model"] in VARIANTS])
+    return by_model([record for record in records if record and record["model"] in VARIANTS])
 
 
-def runs_of(tree: Mapping[str, Any]) -> Runs:
-    """The results of each model in results.json, as `read_runs` sorts them; unknown models last."""
-    return _by_model(tree["runs"])
-
-
-def _by_model(results: Sequence[dict[str, Any]]) -> Runs:
+def by_model(results: Sequence[dict[str, Any]]) -> Runs:
+    """Group records by model, as `read_runs` sorts them; unknown models last."""
     ranked = sorted(results, key=lambda result: result["seed"])
     models = dict.fromkeys((*VARIANTS, *(result["model"] for result in ranked)))
     runs = {model: [r for r in ranked if r["model"] == model] for model in models}
@@ -125,8 +121,8 @@ def read_curves(out: Path, runs: Runs, measure: Measure) -> dict[str, list[Curve
 
 def find_curve(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Curve:
     """Find the curve of a run in what results.json holds; empty if it has none."""
-    model = run["model"]
-    pairs = zip(counted(runs_of(tree)).get(model, []), tree["curves"].get(model, []), strict=False)
+    model, runs = run["model"], counted(by_model(tree["runs"]))
+    pairs = zip(runs.get(model, []), tree["curves"].get(model, []), strict=False)
     return next((curve for other, curve in pairs if other == run), [])
 
 

@@ -14,8 +14,8 @@ take one group after another, so that only one group's intermediate arrays are i
 states are conjugate here: Re(x h) is then a sum of products of parts, without signs.
 """
 
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable
+from functools import cache, reduce
 from typing import Any
 
 import mlx.core as mx
@@ -118,11 +118,12 @@ def _forward(x: Planes, a: Planes, h: Planes) -> Outputs:
     scores, queries, keys, totals = _scores(q, k, a)
     added = tuple(plane.swapaxes(-1, -2) @ v for plane in keys)
     starts, h = _carry(conjugate(totals), added, tuple(plane[:, None] for plane in h))
-    y = (x @ h for x, h in zip(queries, starts, strict=True))
+    carried = (x @ h for x, h in zip(queries, starts, strict=True))
     # The zeros above the diagonal times an infinity would be NaN before its step.
     finite = mx.isfinite(mx.stop_gradient(v))
     after = mx.cumsum(mx.where(finite, 0.0, mx.nan), axis=3)
-    return _sum([scores @ mx.where(finite, v, 0), after, *y]), tuple(p.squeeze(1) for p in h)
+    y = reduce(mx.add, [scores @ mx.where(finite, v, 0), after, *carried])
+    return y, tuple(p.squeeze(1) for p in h)
 
 
 def _carry(totals: Planes, added: Planes, h: Planes) -> Pair:
@@ -161,20 +162,14 @@ def _scores(q: mx.array, k: mx.array, a: Planes) -> tuple[mx.array, Planes, Plan
         keys1, keys2 = _halves(keys)
         total1, total2 = _halves(totals)
         (block1,), (block2,) = _halves((inside,))
-        between = _sum(x @ y.swapaxes(-1, -2) for x, y in zip(queries2, keys1, strict=True))
+        products = (x @ y.swapaxes(-1, -2) for x, y in zip(queries2, keys1, strict=True))
         above = mx.concatenate([block1, mx.zeros_like(block1)], -1)
-        inside = mx.concatenate([above, mx.concatenate([between, block2], -1)], -2)
+        inside = mx.concatenate([above, mx.concatenate([reduce(mx.add, products), block2], -1)], -2)
         queries = _joined(queries1, multiply(total1, queries2))
         keys = _joined(multiply(conjugate(total2), keys1), keys2)
         totals = multiply(total1, total2)
     whole = [tuple(x.squeeze(-3) for x in planes) for planes in (queries, keys, totals)]
     return inside.squeeze(-3), whole[0], whole[1], whole[2]
-
-
-def _sum(arrays: Iterable[mx.array]) -> mx.array:
-    """Add arrays up, in their order."""
-    first, *others = arrays
-    return sum(others, first)
 
 
 def _halves(planes: Planes) -> tuple[Planes, Planes]:

@@ -7,7 +7,7 @@ by a product of transitions, so a = 0 is exact.
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import mlx.core as mx
@@ -56,8 +56,7 @@ def _differentiable_scan(planes_a: int, planes_x: int, reverse: bool) -> Callabl
         G = linear_recurrence(a_next, tuple(cotangents), nothing, not reverse)
         h_before = previous(tuple(h), h0, reverse)
         if len(a) == 1:  # a real: the real part of conj(h) G
-            first_product, *others = (p * g for p, g in zip(h_before, G, strict=True))
-            da: Planes = (sum(others, first_product),)
+            da: Planes = (reduce(mx.add, map(mx.multiply, h_before, G)),)
         else:
             da = multiply(conjugate(h_before), G)
         first = (slice(None), -1 if reverse else 0)

@@ -28,7 +28,7 @@ from mlx_gateloop.train.optimizer import schedules
 from mlx_gateloop.train.output import Output
 from mlx_gateloop.train.reporters import page, reporters
 from mlx_gateloop.train.setup import Trainer, large_cache, make_source, num_parameters
-from mlx_gateloop.train.step import lowered, number
+from mlx_gateloop.train.step import lowered
 
 MAX_SKIPPED_IN_A_ROW = 20
 DRAW_SECONDS = 60  # from picture to picture of the curves; each takes a third of one
@@ -235,8 +235,8 @@ class Run:
         self.output.record(
             step=progress.step,
             loss=float(np.mean(progress.recent)) if progress.recent else None,
-            learning_rate=number(base.learning_rate),
-            state_transition_learning_rate=number(transition.learning_rate),
+            learning_rate=float(base.learning_rate),
+            state_transition_learning_rate=float(transition.learning_rate),
             gradient_norm=norm,
             skipped=progress.skipped,
             **({"loss_scale": progress.loss_scale} if self.is_scaled else {}),

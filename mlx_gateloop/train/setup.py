@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
+from mlx.utils import tree_reduce
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
@@ -123,8 +123,7 @@ def tokens_per_step(config: TrainConfig) -> int:
 
 
 def num_parameters(model: nn.Module) -> int:
-    weights: dict[str, mx.array] = dict(tree_flatten(model.trainable_parameters()))
-    return sum(weight.size for weight in weights.values())
+    return tree_reduce(lambda n, weight: n + weight.size, model.trainable_parameters(), 0)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -50,7 +50,7 @@ def make_step(
                 mx.eval(total, gradient, mx.random.state)  # one batch at a time
             arrays = [mx.array(inputs), mx.array(answers), factor, *map(mx.array, starts)]
             part, new, after = gradients(optimizer.carried, *arrays)
-            if optimizer.carried and np.isfinite(number(part)):
+            if optimizer.carried and np.isfinite(float(part)):
                 # a checkpoint has no bfloat16, which the inputs of convolutions may have
                 optimizer.carried = tree_map(lambda x: x.astype(mx.float32), after)
             total = total + part
@@ -64,7 +64,7 @@ def make_step(
         total, count = world.sum(mx.stack([total, mx.array(float(asked))]), "exchange of losses")
         norm = update(gradient, position, factor)
         mx.eval(model.state, optimizer.state, norm)
-        return number(total / count), number(norm)
+        return float(total / count), float(norm)
 
     return step
 
@@ -102,16 +102,7 @@ def _make_gradients(
     return lambda _, *arrays: (*gradients(*arrays), [])
 
 
-def number(scalar: mx.array) -> float:
-    """The value of a real array with one element."""
-    return cast(float, scalar.item())
-
-
 def lowered(model: nn.Module, parameters: Tree, dtype: mx.Dtype) -> Tree:
     """Cast the weights to `dtype`, except those that `model.cast_predicate` keeps in float32."""
     may_cast = getattr(model, "cast_predicate", lambda _: True)
-
-    def cast_leaf(path: str, leaf: mx.array) -> mx.array:
-        return leaf.astype(dtype) if may_cast(path) else leaf
-
-    return cast(Tree, tree_map_with_path(cast_leaf, parameters))
+    return tree_map_with_path(lambda p, x: x.astype(dtype) if may_cast(p) else x, parameters)

@@ -19,7 +19,6 @@ from mlx_gateloop.model.lm import require_readable
 from mlx_gateloop.model.state import State
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.train.chunks import States, caches_of, zero_states
-from mlx_gateloop.train.step import number
 
 RATES = (0.03, 0.1, 0.3)  # Adam's, in units of the layer's own states
 SCALES = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # factors of the state that was learned
@@ -148,7 +147,7 @@ class _Tuner:
         nats, count = 0.0, 0
         for index in range(min(MAX_BATCHES, self.validation.per_epoch)):
             inputs, targets = map(mx.array, self.validation.batch(0, index))
-            nats += number(self.loss(states, inputs, targets))
+            nats += float(self.loss(states, inputs, targets))
             count += int((targets >= 0).sum())
         if not count:
             raise InputError("the validation part has nothing to learn; give more text")

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_reduce
 
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.io.files import write_text
@@ -19,7 +19,7 @@ from mlx_gateloop.io.models import OUR_CODE, refusing, save
 from mlx_gateloop.model.arguments import GATED
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
-from mlx_gateloop.watch.sharing import HIGH, LOW, filled, inserted, part, script_of
+from mlx_gateloop.watch.sharing import HIGH, LOW, filled, part, script_of
 
 FORMAT, VERSION = "gateloop-page", 1  # as in live.js
 # Each file imports only from earlier ones.
@@ -66,11 +66,8 @@ def page(
     }
     chats = data["chat"] is not None
     placeholder = "Ask something; Enter sends it" if chats else "Begin a text; Enter continues it"
-    words = {
-        "about": "This page runs the model itself: nothing is sent anywhere. ",
-        "form": inserted(part("form.html"), {"placeholder": placeholder}),
-        "note": "",
-    }
+    about = "This page runs the model itself: nothing is sent anywhere. "
+    form = part("form.html").format(placeholder=placeholder)
     with TemporaryDirectory() as folder:
         save(model, tokenizer, folder)
         hidden = {"weights": coded_weights(Path(folder)), "worker": script_of(WORKER)}
@@ -78,7 +75,7 @@ def page(
         data,
         title or "A model that runs in this page",
         SCRIPTS,
-        inserted(part("words.html"), words),
+        part("words.html").format(about=about, form=form, note=""),
         model="".join(
             f'<script type="text/plain" id="{name}">{text}</script>\n'
             for name, text in hidden.items()
@@ -97,8 +94,8 @@ def _check(model: Any) -> None:
         raise InputError(f"{other[0]}: a page runs {getattr(defaults, other[0])!r}, got {given}")
     if args.transition not in GATED:
         raise InputError(f"transition: a page runs {' or '.join(GATED)}, got {args.transition}")
-    weights: dict[str, mx.array] = dict(tree_flatten(Model(args).parameters()))
-    count = sum(weight.size for weight in weights.values())  # not evaluated, so without memory
+    # not evaluated, so without memory
+    count = tree_reduce(lambda n, weight: n + weight.size, Model(args).parameters(), 0)
     if count > MAX_PARAMETERS:
         limit = f"a page runs at most {MAX_PARAMETERS:,} parameters, got {count:,}"
         raise InputError(f"{limit}; use `gateloop watch`, which records a text")

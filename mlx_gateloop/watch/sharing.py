@@ -5,7 +5,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -107,7 +107,7 @@ def share(
     }
     first = kept[0] if kept else 0
     note = f" The {first:,} tokens before these are omitted." if start and first else ""
-    body = inserted(part("words.html"), {"about": "", "form": "", "note": note})
+    body = part("words.html").format(about="", form="", note=note)
     return filled(data, title, SCRIPTS, body)
 
 
@@ -198,23 +198,17 @@ def filled(
 ) -> str:
     """Fill the template; in the data, markup and all that is not ASCII becomes codes."""
     style, script = "".join(map(part, styles)), script_of(scripts)
-    parts = {
-        "title": _ascii(html.escape(_escaped(SIGNS, title))),
-        "style": style,
-        "style_hash": _hash(style),
-        "script": script,
-        "script_hash": _hash(script),
-        "data": _escaped("[<>&]", json.dumps(data, separators=(",", ":"))),
-        "body": body,
-        "model": model,
-        "workers": workers,
-    }
-    return inserted(part("page.html"), parts)
-
-
-def inserted(template: str, parts: Mapping[str, str]) -> str:
-    """Insert parts for their names in braces, whatever they contain."""
-    return re.sub(r"\{(\w+)\}", lambda name: parts[name[1]], template)
+    return part("page.html").format(
+        title=_ascii(html.escape(_escaped(SIGNS, title))),
+        style=style,
+        style_hash=_hash(style),
+        script=script,
+        script_hash=_hash(script),
+        data=_escaped("[<>&]", json.dumps(data, separators=(",", ":"))),
+        body=body,
+        model=model,
+        workers=workers,
+    )
 
 
 def part(name: str) -> str:

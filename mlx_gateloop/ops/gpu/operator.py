@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -23,20 +23,12 @@ TYPES = (mx.float32, mx.float16, mx.bfloat16)
 def why_missing(platform: str) -> str | None:
     """Return the reason in one line if a platform's kernels cannot be used, else None."""
     if not getattr(mx, platform).is_available():
-        if platform == "cuda" and not any(map(_is_installed, CUDA_BUILDS)):
+        if platform == "cuda" and not any(any(distributions(name=n)) for n in CUDA_BUILDS):
             return "MLX's CUDA build is not installed (docs/backends.md, On a GPU)"
         return f"MLX finds no {NAMES[platform]} GPU here"
     if mx.default_device().type == mx.cpu:
         return "MLX's default device is the CPU"
     return None
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 @cache
@@ -103,16 +95,12 @@ class _Passes(NamedTuple):
     run: Callable[[Kernels, Pass, Variant, Arrays], Arrays]  # runs a pass; arrays by name
 
 
-def _run_max_headed(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Arrays:
-    return run(kernels, name, variant, plan(kernels, name, variant, x), x)
-
-
 _MAX_HEADED = _Passes(
     [name for name in FORWARD[0] if name not in PARTS],  # those are computed with each pass
     ["states"],
     ["dy", "dz", "dh1"],
     BACKWARD[1],
-    _run_max_headed,
+    lambda kernels, name, how, x: run(kernels, name, how, plan(kernels, name, how, x), x),
 )
 _HEADS = _Passes(
     [*heads_kernels.GATED, "h0"], [], ["dy", "dh1"], heads_kernels.BACKWARD[1], heads.run
