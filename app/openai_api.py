@@ -55,13 +55,15 @@ class OpenAI:
             if request.method != "POST":
                 return JSONResponse(self._models(request.path_params.get("name")))
             return await self._complete(request, await request.json(), "/chat/" in request.url.path)
+        except RecursionError:
+            return _error("request: nested too deeply", 400)
         except InputError as error:
             found = (STATUS[start] for start in STATUS if str(error).startswith(start))
             return _error(str(error), next(found, 400))
 
     def _models(self, name: str | None) -> dict[str, Any]:
         """Describe a model, or all."""
-        if name is not None:
+        if name:
             self.engine.models.check(name)
             return {"id": name, "object": "model"}
         return {"object": "list", "data": [*map(self._models, self.engine.models.names())]}
@@ -136,11 +138,11 @@ class _Answer:
         return {**self.head, "object": kind, "choices": [choice]}
 
     def _text(self) -> str:
-        """Return the text so far, without a stop string or what may become one."""
+        """Return the text so far, without the first stop string or what may become one."""
         text = self.run.text[self.given :]
-        found = [position for stop in self.stops if (position := text.find(stop)) >= 0]
+        found = [(at + len(stop), at) for stop in self.stops if (at := text.find(stop)) >= 0]
         if found:
-            return text[: min(found)]
+            return text[: min(found)[1]]
         held = 0 if self.run.done else max(map(len, self.stops), default=1) - 1
         return text[: max(0, len(text) - held)]
 

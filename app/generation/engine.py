@@ -271,9 +271,10 @@ class Worker:
     def _load(self, name: str) -> LoadedModel:
         models = self._engine.models
         key = models.key(name)
-        if key not in self._loaded:
+        loaded = self._loaded.get(key)
+        if loaded is None or loaded.fingerprint != models.fingerprint(name):
             names = {job.run.model for job in self._active} | self._engine.needed()
-            for other in self._loaded.keys() - set(map(models.key, names)):
+            for other in self._loaded.keys() - ({*map(models.key, names)} - {key}):
                 del self._loaded[other]  # first, to free memory
             self._free()
             self._loaded[key] = models.load(name)

@@ -91,8 +91,8 @@ class Handlers:
             async for ((run, view),) in self._stream((session, "chat"), asked, values, earlier):
                 if kept is None and run.pieces:  # the engine reads the question
                     kept = asyncio.ensure_future(self.keeper.keep(chat, session, model, system))
-                reply = [{"role": "assistant", "content": run.text}] if run.text else []
-                messages = [*before, *reply]
+                reply = [{"role": "assistant", "content": run.text}]
+                messages = [*before, *(reply if run.text else history[len(before) :])]
                 self.sessions.put(session, messages, run)
                 answering = run
                 shown = escape_history(messages, offers(run, self.engine.models))

@@ -1,5 +1,6 @@
 """The list of conversations at the side: search, open, rename, delete, export, import."""
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -96,7 +97,7 @@ class SideList:
     def _export(self, session: str, system: str, kind: str) -> tuple[Any, str]:
         return self._keeper.export(session, system, kind), ""
 
-    async def open(self, chosen: list[str], session: str) -> tuple[Any, ...]:
+    def open(self, chosen: list[str], session: str) -> tuple[Any, ...]:
         chat = self._keeper.sessions.chat(session)
         _, run = chat.shown()
         if chosen[0] == chat.name and run is not None and not run.done:
@@ -127,7 +128,7 @@ class SideList:
             if not name:
                 raise InputError("This conversation is not saved yet.")
             chat.deleted = True
-            self._folder.delete(name)
+            await asyncio.to_thread(self._folder.delete, name)
         except InputError as error:
             chat.deleted = False
             return *[gr.skip()] * 7, note(str(error))

@@ -127,7 +127,8 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
     if len(length) > 9 or int(length) > MAX_BYTES:
         raise HTTPException(413, f"The request is too large: at most {MAX_BYTES} bytes.")
     is_form = scope["path"].rstrip("/") == "/login"
-    if not is_form and headers.get("content-type", "").split(";")[0].strip() != "application/json":
+    kind = headers.get("content-type", "").split(";")[0].strip().lower()
+    if not is_form and kind != "application/json":
         raise HTTPException(415, "The request is not JSON: set content-type: application/json.")
     try:
         body = await asyncio.wait_for(_read_body(receive), BODY_SECONDS)
@@ -164,8 +165,8 @@ def _check_values(body: bytes) -> None:
     if sum(map(signs.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise HTTPException(413, f"The request has more than {MAX_VALUES} values.")
     try:
-        # one spelling of each string, whose own quotes are no ends
-        text = json.dumps(json.loads(body)).replace('\\"', "'")
+        # UTF-8 alone, as counted; one spelling of each string, whose own quotes are no ends
+        text = json.dumps(json.loads(body.decode())).replace('\\"', "'")
     except RecursionError:
         raise HTTPException(400, "The request is nested too deeply.") from None
     except ValueError:
@@ -177,6 +178,9 @@ def _check_values(body: bytes) -> None:
 def _login(scope: Scope, body: bytes) -> tuple[str, str] | None:
     if scope["path"].rstrip("/") != "/login":
         return None
-    fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=16)
+    try:
+        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=16)
+    except ValueError:
+        raise HTTPException(400, "The form has more than 16 fields.") from None
     client = scope.get("client") or ("",)
     return client[0], fields.get("username", [""])[0]

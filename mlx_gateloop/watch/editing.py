@@ -6,7 +6,7 @@ An edit replaces the operator of a layer for the time of a block, so it is exact
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -35,7 +35,7 @@ class Edit:
     Args:
         layer: Index of the layer; None means all.
         channels: Channels of its width, also as a slice or an array; None means all.
-        tokens: Positions in the text that the block reads; None means all.
+        tokens: Positions in the text that the block reads, also as a mask; None means all.
         keep: Replaces a_n: 0 wipes what the state held, 1 freezes it. None keeps a_n. A convolution
             reads its last inputs all the same.
         write: Factor of what the token writes; 0 drops it.
@@ -107,6 +107,8 @@ class Editing:
         for name, each in ((f"edits[{number}]", each) for number, each in enumerate(edits)):
             layers = every if each.layer is None else [each.layer]
             _check(f"{name}.layer", layers, len(every))
+            if each.tokens is not None and np.asarray(each.tokens).dtype == bool:
+                each = replace(each, tokens=np.flatnonzero(each.tokens))
             _check(f"{name}.tokens", each.tokens, None)
             if instrumented and each.keep is not None and not 0 <= each.keep <= 1:
                 raise InputError(f"{name}.keep: expected 0 to 1 for this model, got {each.keep:g}")

@@ -26,13 +26,15 @@ def make_client(engine):
 
 @pytest.fixture
 def ask(make_client):
-    return lambda path, body: make_client().post(path, json=body)
+    post = make_client().post
+    return lambda path, body: post(path, **{"content" if type(body) is str else "json": body})
 
 
 def test_the_models_are_listed(make_client, ask):
     get = make_client().get
     listed = get("/v1/models").json()["data"]
     assert [get(f"/v1/models/{name}").json() for name in ("fixed", "tiny")] == listed
+    assert get("/v1/models/").json()["data"] == listed
     unknown = [get("/v1/models/a/b"), ask(CHAT, GREEDY | {"model": "a/b"})]
     assert [answer.status_code for answer in unknown] == [404, 404]
 
@@ -78,7 +80,7 @@ def test_a_given_answer_is_continued_and_not_sent_again(ask, engine, finished):
 def test_nothing_of_a_stop_string_is_sent(ask):
     body = {"prompt": "x" * 40, "temperature": 0, "max_tokens": 40}
     whole = ask(TEXT, body).json()["choices"][0]["text"]
-    body["stop"] = ["never", whole[9:12]]
+    body["stop"] = ["never", whole[9:12], whole[8:13]]  # the last one ends later
     expected = whole[: whole.index(whole[9:12])]
     (choice,) = ask(TEXT, body).json()["choices"]
     assert choice == {"index": 0, "text": expected, "finish_reason": "stop"}
@@ -96,6 +98,7 @@ def test_nothing_of_a_stop_string_is_sent(ask):
     (CHAT, GREEDY | {"stop": ["a"] * 5}, "stop: expected at most 4"),
     (CHAT, GREEDY | {"stop": ["a", 2]}, "stop: expected at most 4"),
     (TEXT, {"prompt": ["a", "b"]}, "prompt: expected one text"),
+    (TEXT, "[" * 100_000, "nested too deeply"),
 ])  # fmt: skip
 def test_what_is_wrong_is_one_line(ask, path, body, line):
     answer = ask(path, body)

@@ -82,8 +82,9 @@ def test_layers_and_channels_can_be_all_a_slice_or_an_array():
 
     at, both = [2, 3, 4], range(LAYERS)
     expected = edited(*(Edit(layer, at, [1, 5], keep=0.0, value=2.0) for layer in both))
-    for channels in (slice(2, 5), np.array(at), tuple(at)):
-        given = Edit(channels=channels, tokens=np.array([1, 5]), keep=0.0, value=2.0)
+    mask = np.isin(np.arange(9), [1, 5])
+    for channels, where in ((slice(2, 5), [1, 5]), (np.array(at), mask), (tuple(at), [*mask])):
+        given = Edit(channels=channels, tokens=where, keep=0.0, value=2.0)
         assert mx.array_equal(edited(given), expected)
 
 

@@ -5,6 +5,7 @@ import gc
 import threading
 import time
 import weakref
+from shutil import copytree
 from unittest.mock import Mock
 
 import mlx.core as mx
@@ -284,6 +285,14 @@ def test_all_names_of_a_model_load_it_once(engine, finished, monkeypatch):
     for name in ("tiny", "./tiny", "tiny/../tiny", str(engine.models.roots[0] / "tiny")):
         finished(ask(engine, model=name))
     load.assert_called_once_with("tiny")
+
+
+def test_a_model_that_was_replaced_is_loaded_again(make_engine, finished, models_folder, tmp_path):
+    engine, texts = make_engine(tmp_path), []
+    for name in ("tiny", "fixed"):
+        copytree(models_folder / name, tmp_path / "mine", dirs_exist_ok=True)
+        texts += [finished(ask(engine, model="mine")).text]
+    assert texts == [finished(ask(make_engine(), model=name)).text for name in ("tiny", "fixed")]
 
 
 def test_visitors_get_one_short_line_without_folders():

@@ -318,7 +318,7 @@ def test_the_reason_of_an_end_is_said_and_what_was_cut_can_be_continued(reason, 
     assert ("cut" in shown) == (line != "done")
 
 
-def test_continue_goes_on_with_the_same_random_numbers_and_inside_a_letter(handlers):
+def test_continue_goes_on_with_the_same_random_numbers_and_inside_a_letter(handlers, monkeypatch):
     """As if the limit had been higher, wherever it was."""
     me, sampling = new_session(), VALUES | {"temperature": 1.0}
     values = sampling | {"max_tokens": 12}
@@ -331,6 +331,10 @@ def test_continue_goes_on_with_the_same_random_numbers_and_inside_a_letter(handl
         rest = sampling | {"max_tokens": 12 - limit, "seed": -1}
         more = handlers.go_on(history, me, model="tiny", system="", **rest)
         assert last(more)[0] == whole, limit
+    (nothing := Run("tiny")).finish()
+    monkeypatch.setattr(handlers.engine, "submit", lambda *_, **__: nothing)
+    more = handlers.go_on(whole, me, model="tiny", system="", **VALUES)
+    assert last(more)[0] == handlers.sessions.get(me)[0] == whole
 
 
 def test_an_imported_answer_without_a_question_is_the_template_s_matter(handlers):

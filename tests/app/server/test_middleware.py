@@ -56,7 +56,8 @@ def client():
     (b"{}", JSON | {"content-length": "9" * 5000}, 413),
     *[(b"{}", {"content-type": kind}, 415) for kind in ("text/plain", "multipart/form-data")],
     (b"{}", {}, 415),
-    (b"{", JSON, 400),
+    *[(body, JSON, 400) for body in (b"{", '{"a": "∀"}'.encode("utf-16-le"))],
+    (b"{}", {"content-type": "Application/JSON; charset=utf-8"}, 200),
     (json.dumps({"data": [1, ["a", FILE]]}), JSON, 403),
     (json.dumps({"data": ['"gradio.FileData']}), JSON, 200),
     (json.dumps({"data": [FILE]}).replace("gradio", "\\u0067radio"), JSON, 403),
@@ -149,3 +150,4 @@ def test_a_wrong_password_is_answered_late_and_the_right_one_at_once(delays, pat
     for password, status, count in (("wrong", 400, 1), ("right", 200, 1), ("wrong", 400, 2)):
         answer = client.post(path, content=f"username=me&password={password}")
         assert (answer.status_code, len(delays)) == (status, count)
+    assert client.post(path, content="a=b&" * 18).status_code == 400
