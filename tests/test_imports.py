@@ -95,14 +95,12 @@ def test_no_cycles():
 HEAVY = {"mlx_lm", "transformers", "numpy", "matplotlib", "torch", "gradio", "mlx", "pydantic"}
 
 
-@pytest.mark.parametrize(
-    "code",
-    ["import mlx_gateloop"]
-    + [
-        f"from mlx_gateloop.commands.parser import make_parser; make_parser([{name!r}])"
-        for name in ("", "train", "app")
-    ],
-)
+PARSER = "from mlx_gateloop.commands.parser import make_parser; make_parser"
+
+
+@pytest.mark.parametrize("code", ["import mlx_gateloop", *(
+    f"{PARSER}([{name!r}])" for name in ("", "train", "app")
+)])  # fmt: skip
 def test_importing_the_package_and_parsing_a_command_is_light(code):
     code += "; import sys; print(*sorted(sys.modules))"
     assert HEAVY.isdisjoint(python(code).split())

@@ -126,15 +126,11 @@ def test_checkpointed_blocks_make_the_same_steps_in_less_memory():
     assert_close(*moments, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("chunk", "changes"),
-    [
-        *((1, {}), (4, {}), (20, {}), (3, {"num_heads": 2}), (3, {"transition": "lru"})),
-        *((3, {"gate": "real"}), (3, {"blocks": True}), (3, {"conv_size": 4})),
-        (3, {"dtype": "bfloat16", "scale": 8.0, "conv_size": 4}),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("chunk", "changes"), [
+    (1, {}), (4, {}), (20, {}), (3, {"num_heads": 2}), (3, {"transition": "lru"}),
+    (3, {"gate": "real"}), (3, {"blocks": True}), (3, {"conv_size": 4}),
+    (3, {"dtype": "bfloat16", "scale": 8.0, "conv_size": 4}),
+], ids=str)  # fmt: skip
 def test_sequences_in_chunks_make_the_same_steps(chunk, changes):
     """Chunks that divide the 8 tokens, that do not, and that are longer; some unasked targets."""
     inputs, targets = BATCHES[0]

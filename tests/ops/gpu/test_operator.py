@@ -123,16 +123,10 @@ def test_plans_of_heads(task, is_complex, L, H, K, V):
     check_parts(cut.parts, H * keys * values, L, CORES["cuda"], 256)
 
 
-@pytest.mark.parametrize(
-    ("name", "limit", "error"),
-    [
-        *(("forward", 4, error) for error in (COMPILER, TOO_LARGE, SHARED, UNKNOWN)),
-        ("backward", 8, COMPILER),
-        ("heads_forward", 4, TOO_LARGE),
-        ("heads_backward", 4, TOO_LARGE),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("name", "limit", "error"), [
+    *(("forward", 4, error) for error in (COMPILER, TOO_LARGE, SHARED, UNKNOWN)),
+    ("backward", 8, COMPILER), ("heads_forward", 4, TOO_LARGE), ("heads_backward", 4, TOO_LARGE),
+], ids=str)  # fmt: skip
 def test_a_pass_that_is_refused_is_tried_with_fewer_segments(name, limit, error):
     machine, has_heads = Machine(above(limit, name, error)), name.startswith("heads")
     case = random_case(4, 20, heads=(2, 40, 20)) if has_heads else random_case(4, 139)
