@@ -247,15 +247,22 @@ def template_ids(
     """Encode messages by the chat template; what looks like a special token in them stays text."""
     texts = {i: text for i, m in enumerate(messages) if isinstance(text := m.get("content"), str)}
     options["tools"] = tools
-    if not any(map(specials(tokenizer).search, texts.values())):
-        return tokenizer.apply_chat_template(
-            list(messages), tokenize=True, return_dict=False, **options
+    is_plain = not any(map(specials(tokenizer).search, texts.values()))
+    broken, mark = [*map(dict, messages)], ""
+    if not is_plain:
+        mark = unused(json.dumps([messages, tools], ensure_ascii=False, default=str))
+        for i, text in texts.items():
+            broken[i]["content"] = hidden(tokenizer, text, mark)
+    try:
+        written = tokenizer.apply_chat_template(
+            broken, tokenize=is_plain, return_dict=False, **options
         )
-    mark = unused(json.dumps([messages, tools], ensure_ascii=False, default=str))
-    broken = [*map(dict, messages)]
-    for i, text in texts.items():
-        broken[i]["content"] = hidden(tokenizer, text, mark)
-    parts = tokenizer.apply_chat_template(broken, tokenize=False, **options).split(mark)
+    except Exception as error:  # a template may raise anything
+        reason = one_line(error)
+        raise InputError(f"the chat template cannot write a conversation: {reason}") from None
+    if is_plain:
+        return written
+    parts = written.split(mark)
     return text_ids(tokenizer, "".join(parts), list(accumulate(map(len, parts)))[:-1])
 
 

@@ -27,7 +27,8 @@ class ChatTokenizer:
 
         with refusing("model", "its tokenizer cannot be loaded"):
             stops = load_config(Path(path)).get("eos_token_id")
-            tokenizer: Any = load_tokenizer(Path(path), eos_token_ids=stops)
+            no_code = {"trust_remote_code": False}
+            tokenizer: Any = load_tokenizer(Path(path), no_code, eos_token_ids=stops)
             added = tokenizer.added_tokens_decoder
         self._tokenizer = tokenizer
         self._special_ids = sorted(id for id, token in added.items() if token.special)

@@ -32,6 +32,8 @@ class Stored:
 
 
 def read(path: Path) -> Tree:
+    if path.exists() and not path.is_file():  # a pipe may never end
+        raise InputError(f"{path}: not a regular file; give a file of weights")
     try:
         tree = READERS[path.suffix](path)
     except InputError:

@@ -211,6 +211,8 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
         module = re.compile(rf"{re.escape(str(key))}\.[^\d.][^.]*\.")
         if key is None or not (AVERAGED.search(key) or any(map(module.match, tensors))):
             break
+        if loose := [name for name in tensors if "." not in name]:
+            notes.append(f"ignored {', '.join(map(shown, loose[:10]))}, outside {key!r}")
         taken.append(key)
         start = len(key) + 1
         tensors = {n[start:]: t for n, t in tensors.items() if n.startswith(f"{key}.")}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlx_gateloop.data.documents import Message
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import template_ids
 
 
@@ -15,11 +15,7 @@ def chat_ids(
     if tokenizer.chat_template is None:
         reason = "the text has conversations and this tokenizer has no chat template"
         raise InputError(f"{reason}; give plain text, or one with a template")
-    try:
-        return template_ids(tokenizer, messages, tools, **options)
-    except Exception as error:  # a template may raise anything
-        reason = one_line(error)
-        raise InputError(f"the chat template cannot write a conversation: {reason}") from None
+    return template_ids(tokenizer, messages, tools, **options)
 
 
 def answer_positions(

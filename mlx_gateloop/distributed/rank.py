@@ -101,7 +101,7 @@ def _join(settings: dict[str, Any], expired: Any) -> Any:
             Path(folder, name).write_text(content)
         try:
             group = mx.distributed.init(strict=True, backend=settings["backend"])
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise InputError(f"cannot connect to the next rank ({one_line(error)})") from None
     overlaps = mx.default_device() != mx.Device(mx.cpu)
     limit = TimeLimit(settings["limit"], expired)

@@ -47,7 +47,7 @@ def _check_shapes(directory: Path, arrays: list[tuple[str, list[int]]]) -> None:
         if isinstance(depth, int) and depth > max(DEEP, len(shapes)):
             reason = f"{name} is {depth}, but the weights are {len(shapes)} tensors"
             raise InputError(f"{path}: {reason}; get the model again")
-    if config.get("model_type") not in MODELS:
+    if str(config.get("model_type")) not in MODELS:
         return
     largest = PACKED * max((size for shape in shapes for size in shape), default=0)
     width = max((config[n] for n in SIZES if isinstance(config.get(n), int)), default=0)

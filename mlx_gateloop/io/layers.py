@@ -13,6 +13,7 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.io.checks import check
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.layer import GateLoop
 
@@ -47,6 +48,7 @@ def load_layers(path: str | os.PathLike[str]) -> dict[str, GateLoop]:
     if config.get("model_type") != LAYERS_TYPE or not isinstance(shapes, dict):
         found = config.get("model_type")
         raise InputError(f"{directory}: model_type: expected {LAYERS_TYPE!r}, got {found!r}")
+    check(directory)
     try:
         weights: Any = mx.load(str(directory / "model.safetensors"))
         layers = {name: make_layer(LayerArgs(**values)) for name, values in shapes.items()}

@@ -112,7 +112,7 @@ def _check(directory: Path, with_tokenizer: bool = True) -> bool:
         advice = "give a directory that a training run or gl.save wrote"
         raise InputError(f"{path}: No such file or directory; {advice}")
     config = read_json(path)
-    is_ours = config.get("model_type") in MODELS
+    is_ours = str(config.get("model_type")) in MODELS
     if not is_ours and "model_file" in config:  # mlx-lm would run it
         raise InputError(f"{path}: model_file names code, which is not run here")
     tokenizers = ("tokenizer.json", "tokenizer.model")
@@ -147,7 +147,8 @@ def _load(directory: Path, source: str) -> tuple[nn.Module, Any]:
     from mlx_lm import load as load_with_mlx_lm
 
     with refusing(source, "cannot be loaded"):
-        model, tokenizer = load_with_mlx_lm(str(directory), model_config=OUR_CODE)
+        no_code = {"trust_remote_code": False}  # None would ask on the terminal
+        model, tokenizer = load_with_mlx_lm(str(directory), no_code, OUR_CODE)
         tokenizer.decode(tokenizer.encode("a"))  # some files are read, and then of no use
     return model, tokenizer
 

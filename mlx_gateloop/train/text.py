@@ -134,7 +134,7 @@ def _make_tokenizer(config: TokenizerConfig, documents: list[Document], saved: P
         from transformers import AutoTokenizer  # imports PyTorch if there is one
 
         with io.refusing(f"tokenizer.path {path}", "cannot be loaded"):
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     for key in ("is_local", "local_files_only"):  # or they would be saved with it
         tokenizer.init_kwargs.pop(key, None)
     return tokenizer

@@ -44,13 +44,14 @@ BAD = [
     (f"train --steps 2 --out x --data {'d' * 300}", "d" * 300),
     ("experiment memory-horizon --out x --preset large", "choose small, running_sum, paper"),
     ("experiment text --out x --text x --set task.file=y", "--set task.file: use --text"),
+    ("convert pipe.pt x --tokenizer bytes", "pipe.pt: not a regular file"),
 ]
 
 
 @pytest.mark.parametrize(("words", "message"), BAD)
 def test_bad_input_is_one_line_and_nothing_is_written(model, work, capsys, words, message):
     (work / "pipes").mkdir()
-    for pipe in ("pipe", "pipes/a.txt"):
+    for pipe in ("pipe", "pipes/a.txt", "pipe.pt"):
         os.mkfifo(work / pipe)
     assert message in fails(capsys, *words.split(" "))
     assert not (work / "x").exists()

@@ -23,7 +23,7 @@ def error_of(out, model):
 
 
 def test_a_checkpoint_becomes_a_model_directory(source, state, out, capsys, monkeypatch):
-    monkeypatch.setattr(plan, "tqdm", lambda **options: tqdm(**options | {"disable": False}))
+    monkeypatch.setattr(plan, "tqdm", lambda *all, **how: tqdm(*all, **how | {"disable": False}))
     assert run(source, out, "--tokenizer", "bytes") == 0
     assert {file.name for file in out.iterdir()} == FILES
     assert [p.name for p in out.parent.iterdir() if p.name.startswith(".")] == []

@@ -239,6 +239,7 @@ def foreign(model):
     mx.save_safetensors(str(model / "model.safetensors"), {"transformer.wte": mx.zeros((2, 2))})
 
 
+CODE = {"tokenizer_class": "A", "auto_map": {"AutoTokenizer": ["a.A", None]}}
 WITHOUT_TEXT = {  # which load_model notices too
     "no config": (lambda model: (model / "config.json").unlink(), "json: No such file"),
     "cut config": (written("config.json", "{"), "config.json: not readable JSON"),
@@ -256,7 +257,9 @@ WITHOUT_TEXT = {  # which load_model notices too
 WITH_TEXT = {
     "llama": (written("config.json", '{"model_type": "llama"}'), "model_type must be 'gateloop'"),
     "code": (edited("config.json", model_type="llama"), "model_file names code"),
+    "list": (edited("config.json", model_type=["gateloop"]), "model_file names code"),
     "tokenizer": (written("tokenizer.json", "{"), "cannot be loaded"),
+    "its code": (edited("tokenizer_config.json", **CODE), "contains custom code"),
     "cannot encode": (edited("tokenizer_config.json", model_max_length="long"), "'>' not supp"),
     "ids": (partial(add_token, "<more>"), "makes token 262, its embedding has 262 rows; get both"),
     "no tokenizer": (lambda model: (model / "tokenizer.json").unlink(), "no tokenizer.json"),

@@ -49,6 +49,11 @@ def test_names_of_modules_are_no_prefix(tmp_path, names, prefix):
     assert values(weights(1.0, prefix, names), tmp_path / "w.pt") == weights(names=names)
 
 
+def test_tensors_outside_a_prefix_are_named(tmp_path):
+    values(weights(prefix="net") | {"scale": torch.ones(1)}, tmp_path / "w.pt")
+    assert "ignored 'scale', outside 'net'" in find(str(tmp_path / "w.pt")).notes
+
+
 def test_a_compiled_part_has_its_name_without(tmp_path):
     tree = {"layers.0._orig_mod.w": torch.ones(1), "norm.gamma": torch.ones(1)}
     assert list(values(tree, tmp_path / "w.pt")) == ["layers.0.w", "norm.gamma"]
