@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from .server.failed_logins import FailedLogins
 
 CONVERSATION = "openai"  # whose cached states all requests share; messages are their keys
 POLL_SECONDS = 0.02
+BEARER = re.compile("^bearer +", re.IGNORECASE)
 DEFAULTS = {"temperature": 0.7, "top_p": 0.95, "seed": -1}
 # mlx_lm.server's further settings, off.
 DEFAULTS |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -46,7 +48,7 @@ class OpenAI:
 
     async def answer(self, request: Request) -> Response:
         """List the models, answer messages or continue a text; a wrong key gets its answer late."""
-        key = request.headers.get("authorization", "").partition(" ")[2].encode("latin-1")
+        key = BEARER.sub("", request.headers.get("authorization", "")).encode("latin-1")
         if self.keys and not any(secrets.compare_digest(key, right) for right in self.keys):
             address = request.client.host if request.client else ""
             busy = await self.failed_logins.answer(address, "API key") == 429

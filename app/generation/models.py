@@ -136,11 +136,8 @@ class Models:
 
     def fingerprint(self, name: str) -> str:
         """Return the SHA-256 of the files that determine the model's output."""
-        path, _ = self._path(name)
-        files = tuple((f.name, f.stat().st_mtime_ns) for f in sorted(path.iterdir()))
-        if self._fingerprints.get(name, ("",))[0] != (path, files):  # hashing a large model is slow
-            self._fingerprints[name] = (path, files), fingerprint_of(self._checked(name)[1])
-        return self._fingerprints[name][1]
+        known, fingerprint = self._fingerprints.get(self.key(name), ("", ""))
+        return fingerprint if self._times(name) == known else self._hashed(name)[1]
 
     def load(self, name: str) -> LoadedModel:
         """Verify a model's SHA256SUMS, if it has them, and load it.
@@ -149,7 +146,7 @@ class Models:
             InputError: The model does not exist, has files outside the folders or with wrong
                 checksums, contains code, or does not fit into memory.
         """
-        path, digests = self._checked(name)
+        path, fingerprint = self._hashed(name)
         with _naming(name, path):
             model = load_weights(path)
         if isinstance(model, Model) and model.args.outputs > model.args.vocab_size:
@@ -158,7 +155,7 @@ class Models:
         tokenizer = InProcess(str(path)) if is_trusted else Isolated(str(path), self.bounds)
         with refusing(name, "cannot be run"):  # not a language model, or sizes that do not fit
             form = layout(model)
-        return LoadedModel(model, Instrumented(model), form, tokenizer, fingerprint_of(digests))
+        return LoadedModel(model, Instrumented(model), form, tokenizer, fingerprint)
 
     def key(self, name: str) -> str:
         """Return the same key for all names of a model, such as "demo" and "./demo"."""
@@ -178,6 +175,17 @@ class Models:
         if self._local(name) is None and not is_hub_id:
             known = ", ".join(self.names()) or "(the models folders are empty)"
             raise InputError(f"model: there is no {str(name)[:100]!r}; choose one of: {known}")
+
+    def _times(self, name: str) -> tuple[Path, list[tuple[str, int]]]:
+        path, _ = self._path(name)
+        files = (file for file in sorted(path.iterdir()) if file.is_file())
+        return path, [(file.name, file.stat().st_mtime_ns) for file in files]
+
+    def _hashed(self, name: str) -> tuple[Path, str]:
+        """Check a model's files and return its fingerprint, which stays known: hashing is slow."""
+        times, (path, digests) = self._times(name), self._checked(name)
+        self._fingerprints[self.key(name)] = times, fingerprint_of(digests)
+        return path, fingerprint_of(digests)
 
     def _checked(self, name: str) -> tuple[Path, dict[str, str]]:
         path, roots = self._path(name)

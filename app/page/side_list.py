@@ -124,10 +124,10 @@ class SideList:
     async def _remove(self, session: str) -> tuple[Any, ...]:
         chat = self._keeper.sessions.chat(session)
         name = chat.name
+        if not name or chat.deleted:
+            return *[gr.skip()] * 7, note("This conversation is not saved.")
+        chat.deleted = True
         try:
-            if not name:
-                raise InputError("This conversation is not saved yet.")
-            chat.deleted = True
             await asyncio.to_thread(self._folder.delete, name)
         except InputError as error:
             chat.deleted = False

@@ -31,7 +31,8 @@ HEADERS = {
 # Routes that the page and programs need, of Gradio's 80. Others write files (deep_link, upload),
 # fetch from other servers, edit the program, or hold a connection open without a password.
 ALLOWED = re.compile(
-    r"/(v1/(models|chat/completions|completions)|config|theme\.css|favicon\.ico|login|logout|(assets|static|scripts)/.+"
+    r"/(v1/(models(/.+)?|chat/completions|completions)|config|theme\.css|favicon\.ico|login|logout"
+    r"|(assets|static|scripts)/.+"
     r"|gradio_api/(info|openapi\.json|app_id|startup-events|component_server|cancel|reset"
     r"|queue/(join|data)|(run|call)/.+|mcp(/.+)?))?/?"
 )

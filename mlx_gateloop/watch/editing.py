@@ -108,7 +108,7 @@ class Editing:
             layers = every if each.layer is None else [each.layer]
             _check(f"{name}.layer", layers, len(every))
             if each.tokens is not None and np.asarray(each.tokens).dtype == bool:
-                each = replace(each, tokens=np.flatnonzero(each.tokens))
+                each = replace(each, tokens=np.flatnonzero(each.tokens).tolist())
             _check(f"{name}.tokens", each.tokens, None)
             if instrumented and each.keep is not None and not 0 <= each.keep <= 1:
                 raise InputError(f"{name}.keep: expected 0 to 1 for this model, got {each.keep:g}")

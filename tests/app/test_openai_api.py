@@ -119,9 +119,10 @@ def test_a_password_is_the_key(make_client, monkeypatch, path):
     monkeypatch.setattr("mlx_gateloop.app.server.failed_logins.DELAY_SECONDS", 0.0)
     client, body = make_client(("me", "sécret")), GREEDY | {"prompt": "a"}
     method = "GET" if path == "/v1/models" else "POST"
-    keys = {None: 401, "Bearer no": 401, "bearer sécret": 200, "Bearer me:sécret": 200}
+    keys = {"": 401, "sécret": 200, "Bearer no": 401, "bearer sécret": 200}
+    keys["Bearer  me:sécret"] = 200
     for key, status in keys.items():
-        headers = {"authorization": key.encode()} if key else {}
+        headers = {"authorization": key.encode()}
         answer = client.request(method, path, json=body, headers=headers)
         assert answer.status_code == status
 

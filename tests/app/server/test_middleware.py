@@ -106,7 +106,7 @@ def test_no_address_reads_other_files_or_asks_others(client, method):
         assert status(f"/{path}") == status(f"/gradio_api/{path}") == 403
     for file in ("http://example.com/x.png", "https:%2f%2fexample.com", "/etc/passwd"):
         assert status(f"/gradio_api/file={file}") == 403
-    assert status("/config") == 200
+    assert status("/config") == status("/v1/models") == status("/v1/models/a/b") == 200
     for path in ("/", "/closed"):
         assert client.get(path).headers["content-security-policy"] == middleware.POLICY
     for path in ("mcp", "mcp/", "mcp/schema", "mcp/sse", "mcp/messages/"):
