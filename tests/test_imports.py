@@ -9,6 +9,7 @@ import pytest
 from helpers.interpreter import python
 from helpers.scripts import ROOT
 
+PARSER = "from mlx_gateloop.commands.parser import make_parser; make_parser"
 LEAVES = {"configuration", "errors", "io.extras", "io.files", "io.machine", "io.tables"}
 LIBRARY = LEAVES | {"distributed", "family", "generate", "io", "model", "ops", "tokenizer"}
 TOOLS = LIBRARY | {"data", "plots", "train", "watch"}
@@ -93,9 +94,6 @@ def test_no_cycles():
 
 
 HEAVY = {"mlx_lm", "transformers", "numpy", "matplotlib", "torch", "gradio", "mlx", "pydantic"}
-
-
-PARSER = "from mlx_gateloop.commands.parser import make_parser; make_parser"
 
 
 @pytest.mark.parametrize("code", ["import mlx_gateloop", *(

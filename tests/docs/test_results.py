@@ -14,13 +14,14 @@ from mlx_gateloop.experiments.presets import PRESETS
 PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
 TEXTS = [RECORDS / f"text-python-{n}" for n in ("48", "convolution-phases", "convolution")]
+WIKITEXT = ("tuned-real", "convolution", "convolution-fixed", "mamba2")
 SLOWER = ["--reference", "data_controlled, phase_share 0.1"]
 TABLES = {
     "running-sum-sobol": ["--beyond", 32],
     "memory-horizon-small-sobol": ["--beyond", 32],
     "recall-4000": ["--beyond", 8],
     "text-shakespeare-tuned": [RECORDS / "text-shakespeare-tuned-real", *SLOWER],
-    "text-wikitext-tuned": [RECORDS / "text-wikitext-tuned-real", *SLOWER],
+    "text-wikitext-tuned": [*(RECORDS / f"text-wikitext-{n}" for n in WIKITEXT), *SLOWER],
     "text-python-phases": [*TEXTS, *SLOWER],
 }
 
