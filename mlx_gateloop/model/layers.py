@@ -71,7 +71,8 @@ class TimeMixing(Gates):
         self.add_transition()
         if args.longest_half_life is not None and args.transition in GATED:
             scale = self.spread_transitions(args.longest_half_life)
-            if not args.input_scale:  # with heads, the transitions are those of k's channels
+            if not args.input_scale and args.input_gate != "tied":
+                # With heads, the transitions are those of k's channels.
                 scaled = self.k_proj if args.input_gate == "linear" else self.v_proj
                 scaled.weight *= scale[:, None]
         if args.sub_norm:

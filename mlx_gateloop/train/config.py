@@ -103,7 +103,8 @@ class TrainConfig:
     # A model directory to start from, of `gl.save`, `gateloop convert` or mlx-lm: its shape,
     # weights and tokenizer in place of `model` and `tokenizer`.
     weights: str | None = None
-    lora_rank: Count | None = None  # learn adapters of this rank, and no weights
+    # Learn adapters of this rank, and no weights.
+    lora_rank: Annotated[int, Field(strict=True, gt=0, le=4096)] | None = None
     seed: int = Field(default=0, ge=0, lt=2**32)  # for weights, order of the data and dropout
     # Factor on the initial weights of linear layers, whose variance is 1 / inputs; 3 ** -0.5 gives
     # the variance of PyTorch's. State transitions keep theirs.
@@ -163,7 +164,8 @@ class TrainConfig:
                 allowed = f"spread is for polar or real gates with biases, got {given}"
                 raise ValueError(f"start: {allowed}; choose start: published")
             longest = max(2.0, self.data.length / 10)
-            self.model = {"longest_half_life": longest, "input_scale": True, **self.model}
+            start = {"longest_half_life": longest, "input_scale": args.input_gate != "tied"}
+            self.model = start | self.model
             rate, transitions = 1.5 * rate, 0.5
         rate = optimizer.learning_rate or (rate / 10 if optimizer.name == "lion" else rate)
         transition_rate = optimizer.state_transition_learning_rate or rate * transitions
@@ -177,6 +179,8 @@ class TrainConfig:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give exactly one of steps and epochs")
         model = self.model_args(vocab_size=1)
+        if self.weights is None and model.num_hidden_layers > 1000:
+            raise ValueError("model.num_hidden_layers: expected at most 1000")
         # mx.checkpoint recomputes with other random numbers: wrong gradients without an error.
         if model.dropout > 0 and self.checkpoint_blocks:
             raise ValueError("checkpoint_blocks needs model.dropout: 0")

@@ -14,10 +14,8 @@ from mlx_gateloop.model.lm import PRESETS, Model, is_state_transition
 
 # Parameter counts: the paper's "125M" is, by our conjecture, the second reading.
 @pytest.mark.parametrize(("preset", "count"), [
-    ("wikitext103", 114_267_217),
-    ("125m", 123_627_217),
-    ("demo", 3_880_448),
-    ("memory_horizon", 154_355),
+    ("wikitext103", 114_267_217), ("125m", 123_627_217),
+    ("demo", 3_880_448), ("memory_horizon", 154_355),
 ])  # fmt: skip
 def test_parameter_counts(preset, count):
     model = Model(PRESETS[preset])  # lazy: nothing of it is ever computed

@@ -57,16 +57,15 @@ def test_a_spread_start_sets_half_lives_the_input_and_the_rate():
 
 
 @pytest.mark.parametrize(("model", "start"), [
-    ({}, "spread"),
-    ({"preset": "demo", "gate": "real"}, "spread"),
-    ({"preset": "125m"}, "published"),
-    ({"preset": "memory_horizon"}, "published"),
+    ({}, "spread"), ({"input_gate": "tied"}, "spread"), ({"gate": "real"}, "spread"),
+    ({"preset": "125m"}, "published"), ({"preset": "memory_horizon"}, "published"),
     ({"model_type": "gla"}, "published"),
 ], ids=str)  # fmt: skip
 def test_new_models_of_ours_begin_spread(model, start):
     config = TrainConfig.load(None, {"model": model})
     assert config.start == start
-    assert ("input_scale" in config.model) == (start == "spread")
+    is_scaled = None if start == "published" else "input_gate" not in model
+    assert config.model.get("input_scale") == is_scaled
 
 
 CONSTANT = [
