@@ -6,7 +6,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from mlx_gateloop.commands.parser import parse
-from mlx_gateloop.errors import InputError, one_line, shortened
+from mlx_gateloop.errors import InputError, one_line, printable, shortened, shown
 from mlx_gateloop.io import extras
 
 NOT_COMPILED = ("Failed to compile function", "Could not load C++ shared library")  # MLX says
@@ -42,7 +42,7 @@ def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
         message = _users_error(error)
         if message is None:
             raise
-        return 2, f"error: {'; '.join(message.splitlines())}"
+        return 2, printable(f"error: {'; '.join(message.splitlines())}")
 
 
 def _users_error(error: Exception) -> str | None:
@@ -59,6 +59,8 @@ def _users_error(error: Exception) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         return extras.advice(error.name or "")
     text = str(error)
+    if isinstance(error, UnicodeEncodeError):  # of a file's name
+        return f"{shown(error.object)}: not UTF-8 text; give another name"
     if isinstance(error, RuntimeError) and any(failure in text for failure in NOT_COMPILED):
         # MLX compiles into a folder of the temporary directory that all users share.
         advice = "set TMPDIR to a directory of yours from which programs may run"

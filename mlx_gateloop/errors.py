@@ -1,6 +1,9 @@
 """The one exception that means: what the user gave us was wrong."""
 
+import re
 import reprlib
+
+_CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class InputError(ValueError):
@@ -16,6 +19,11 @@ def shortened(text: str) -> str:
     """Put a text on one line of at most 200 characters."""
     text = " ".join(text.split())
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def printable(line: str) -> str:
+    """Escape what would control the terminal, and what changes the direction of the text."""
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], line)
 
 
 def shown(value: object) -> str:

@@ -174,7 +174,10 @@ def stream(
             how.setdefault("prompt_cache", make_prompt_cache(model))
             yield from lookup_tokens(read, model, **how)
         else:
-            for response in stream_generate(model, tokenizer, read, draft_model=draft, **how):
+            responses = stream_generate(model, tokenizer, read, draft_model=draft, **how)
+            for count, response in enumerate(responses):
+                if count == 0 and not processors and mx.isnan(response.logprobs).any():
+                    raise InputError("model: its logits are not numbers; check its weights")
                 yield response.token
 
     def pieces(speed: Speed) -> Iterator[str]:

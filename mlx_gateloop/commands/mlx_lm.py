@@ -60,9 +60,10 @@ def _run(arguments: argparse.Namespace) -> None:
         if {"--model", "--draft-model"} <= options.keys():
             _check_draft(options["--model"], options["--draft-model"])
         cli.main()
-    except ValueError as error:
+    except (ValueError, ModuleNotFoundError) as error:
         known = {"Cannot save to the path": one_line(error)}
         known["chat_template is not set"] = "no chat template; use gateloop mlx-lm generate"
+        known["'datasets'"] = "--data: no such folder; give one, or pip install datasets"
         known["CLI requires a subcommand"] = "no such command; see gateloop mlx-lm"
         reason = next((known[text] for text in known if text in str(error)), None)
         if reason is None:

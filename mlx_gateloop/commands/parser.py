@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from mlx_gateloop import __version__
 from mlx_gateloop.commands import COMMANDS
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, printable
 
 _EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 
@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that reports wrong usage in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+        self.exit(2, printable(f"error: {message}; see {self.prog} --help") + "\n")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

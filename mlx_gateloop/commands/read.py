@@ -87,7 +87,8 @@ def _parts(text: str) -> list[Path | None]:
         return [None]
     path = Path(text)
     if not (path.is_file() or path.is_dir()):
-        raise InputError(f"{text}: no such file or folder; give one, or - for standard input")
+        reason = "not a regular file" if path.exists() else "no such file or folder"
+        raise InputError(f"{text}: {reason}; give one, or - for standard input")
     return [*text_files(path)[0]]
 
 

@@ -19,7 +19,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _watch(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.io.files import write_text
+    from mlx_gateloop.io.files import require_writable, write_text
     from mlx_gateloop.io.models import load_any
     from mlx_gateloop.plots.figures import transitions
     from mlx_gateloop.tokenizer import token_texts
@@ -30,6 +30,7 @@ def _watch(arguments: argparse.Namespace) -> None:
     check_texts(arguments)
     if arguments.out.exists() and not arguments.out.is_dir():
         raise InputError(f"{arguments.out}: not a directory; give another")
+    require_writable(arguments.out / "view.html")
     model, tokenizer = load_any(arguments.model)
     with recording(model, max_bytes=arguments.memory << 20, window=SHOWN) as recorder:
         print_generated(arguments, model, tokenizer)

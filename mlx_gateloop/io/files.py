@@ -40,7 +40,8 @@ def replacing(path: str | os.PathLike[str], keep: Path | None = None) -> Iterato
             error.filename = os.fspath(path)  # the name that the caller knows
         raise
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # a full file system's error says more
+            partial.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -57,6 +58,11 @@ def require_new(target: Path) -> None:
     """Check that a file can be new there, before the work that makes it."""
     if target.exists():
         raise InputError(f"{target}: exists; give another file")
+    require_writable(target)
+
+
+def require_writable(target: Path) -> None:
+    """Check that the nearest folder above a target that exists can be written in."""
     parent = next(p for p in target.absolute().parents if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputError(f"{target}: {parent} is not a folder to write in; give another file")

@@ -176,7 +176,8 @@ def _reading(file: str | os.PathLike[str] | BytesIO, path: Any) -> Iterator[Any]
     if not isinstance(file, BytesIO):
         file = os.fspath(file)
         if not Path(file).is_file():
-            raise InputError(f"{path}: no such file; gateloop read or tune writes one")
+            reason = "not a regular file" if Path(file).exists() else "no such file"
+            raise InputError(f"{path}: {reason}; gateloop read or tune writes one")
     try:
         read: Any = mx.load(file, format="safetensors", return_metadata=True)
         if not {"1", "2"} <= {name.partition(".")[0] for name in read[1]}:

@@ -6,7 +6,7 @@ It is `mlx_lm.models.gateloop` for mlx-lm.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -234,6 +234,14 @@ def readable_ids(model: nn.Module) -> int | None:
     kinds = nn.Embedding | nn.QuantizedEmbedding  # the largest is that of tokens
     rows = [module.weight.shape[0] for module in model.modules() if isinstance(module, kinds)]
     return max(rows, default=None)
+
+
+def check_ids(model: nn.Module, ids: Sequence[int]) -> None:
+    """Reject token ids without a row in the model's embedding."""
+    size = readable_ids(model)
+    if size is not None and not 0 <= min(ids) <= max(ids) < size:
+        wrong = next(i for i in ids if not 0 <= i < size)
+        raise InputError(f"tokens: expected ids from 0 to {size - 1}, got {wrong}")
 
 
 def require_readable(model: nn.Module, largest: int) -> None:

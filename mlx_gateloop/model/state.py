@@ -7,6 +7,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from mlx_gateloop.model.lm import check_ids
+
 LAST = 8  # tokens that decide how the next one is written
 
 
@@ -42,6 +44,7 @@ class State:
         """Read token ids and update the state."""
         if not ids:
             return
+        check_ids(model, ids)
         text = mx.array([ids])
         if len(ids) > 1:  # the last token alone needs logits
             model(text[:, :-1], cache=self.cache)

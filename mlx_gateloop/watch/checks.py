@@ -8,7 +8,7 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.errors import InputError, shown
-from mlx_gateloop.model.lm import Model, readable_ids
+from mlx_gateloop.model.lm import Model, check_ids
 
 Tokens = mx.array | np.ndarray | Sequence[int]
 Positions = Iterable[int]
@@ -19,10 +19,7 @@ def checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
     ids = _integers("tokens", tokens)
     if not len(ids):
         raise InputError("tokens: expected at least one, got none")
-    size = readable_ids(model)
-    if size is not None and not 0 <= ids.min() <= ids.max() < size:
-        wrong = ids[(ids < 0) | (ids >= size)][0]
-        raise InputError(f"tokens: expected ids from 0 to {size - 1}, got {wrong}")
+    check_ids(model, ids.tolist())
     return ids
 
 

@@ -3,6 +3,7 @@
 import io
 import sys
 
+import mlx.core as mx
 import pytest
 from helpers.commands import fails
 from helpers.models import save_tiny_model
@@ -41,6 +42,9 @@ def test_an_answer_that_ends_at_once_says_so(model, capsys):
     shown = capsys.readouterr()
     assert shown.out == "\n"
     assert shown.err.endswith("generated: no text, because the model ended at once\n")
+    loaded.lm_head.bias = loaded.lm_head.bias * mx.nan
+    gl.save(loaded, tokenizer, model)
+    assert "model: its logits are not numbers" in fails(capsys, "generate", "--model", str(model))
 
 
 ODD = ["--top-k " + "9" * 30, "--temperature 1e-320", "--temperature 1e300", "--top-p 1e-300"]

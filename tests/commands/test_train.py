@@ -86,13 +86,13 @@ def test_a_tokenizer_with_a_huge_id_is_refused(work, capsys):
 
 
 @pytest.mark.parametrize(("flag", "value", "message"), [
-    ("--data", "short.txt", "token"),
-    ("--data", "d" * 300, "File name too long"),
+    ("--data", "short.txt", "token"), ("--data", "d" * 300, "File name too long"),
     ("--data", "", "name of the data is empty"),
     ("--config", "missing.yaml", "--config missing.yaml: no such file"),
     ("--config", "nothing", "give a YAML file or one of 125m, bytes, code, "),
-    ("--set", "nonsense", "expected KEY=VALUE"),
-    ("--set", "steps=[1", "not a YAML value"),
+    ("--set", "nonsense", "expected KEY=VALUE"), ("--set", "steps=[1", "not a YAML value"),
+    ("--set", "model.num_hidden_layers=1001", "expected at most 1000"),
+    ("--weights", "no\udcff", "not UTF-8"),
     ("--set", "optimizer.warmup_steps=6", "warmup_steps (6) must be below"),
     ("--out", "text.txt", "text.txt"),
 ])  # fmt: skip

@@ -68,7 +68,8 @@ FILES = {
     "fifo": _fifo("extra.json"), "fifo as tokenizer": _fifo(TOKENIZER),
     "fifo as weights": _fifo("model-2.safetensors"), "fifo as template": _fifo(TEMPLATE),
     "deep json": written("config.json", '{"a":' * 100_000 + "1" + "}" * 100_000),
-    "long json": _sparse("config.json"), "long tokenizer": _sparse(TOKENIZER),
+    "marked json": written("config.json", "\ufeff{}"), "long json": _sparse("config.json"),
+    "list": written("tokenizer_config.json", "[]"), "long tokenizer": _sparse(TOKENIZER),
     "long weights": _sparse(WEIGHTS), "complex numbers": _complex,
     "long header": written(WEIGHTS, (2**62).to_bytes(8, "little") + b"{" * 1000),
 }  # fmt: skip

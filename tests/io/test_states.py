@@ -94,6 +94,7 @@ def test_a_state_that_read_nothing_is_refused(tokenizer, tmp_path):
         empty = gl.State(model.make_cache())
         line = refusal(gl.write_state, tmp_path / "new.state", empty, model, tokenizer)
         assert "the state is empty" in line
+        assert "tokens: expected ids from 0" in refusal(empty.read, model, [1, -1])
         assert "a folder" in refusal(gl.write_state, tmp_path, has_read(model), model, tokenizer)
         unknown = has_read(ruined(model))
         line = refusal(gl.write_state, tmp_path / "new.state", unknown, model, tokenizer)
@@ -200,12 +201,9 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path, monk
 
 
 @pytest.mark.parametrize(("names", "factors", "message"), [
-    ("ac", [1, 1], "from another model"),
-    ("ab", [1], "expected 2"),
+    ("ac", [1, 1], "from another model"), ("ab", [1], "expected 2"), ("ax", [1, 1], "no such"),
     ("ab", [1, float("nan")], "expected finite numbers"),
-    ("ab", [1, 1e300], "the sum is not finite"),
-    ("ax", [1, 1], "no such"),
-    ("s", [0.5], "a state of attention"),
+    ("ab", [1, 1e300], "the sum is not finite"), ("s", [0.5], "a state of attention"),
     ("bad", [1, 1, 1], "not a state of gateloop read or gl.write_state: it has no prompt"),
 ])  # fmt: skip
 def test_what_cannot_be_mixed(made, tmp_path, names, factors, message):
