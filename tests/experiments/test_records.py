@@ -60,11 +60,8 @@ def test_the_results_of_an_experiment(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [
-    {"experiment": {}},
-    {"models": {"fixed": {}}},
+    {"experiment": {}}, {"models": {"fixed": {}}}, {"models": {}}, {"runs": [{"finished": True}]},
     {"runs": [run_record("fixed", 0), run_record("fixed", 0)]},
-    {"models": {}},
-    {"runs": [{"finished": True}]},
     {"runs": [run_record("lru", 0)]},  # it is not among the models
     {"trials": {"fixed": [{}]}},
 ])  # fmt: skip

@@ -68,10 +68,7 @@ def test_forms_masks_directions_and_shared_gates(mode, heads, form, options):
 
 
 @pytest.mark.parametrize(("heads", "shift", "turn"), [
-    ((4, 1, 1), 8, 0.001),
-    ((4, 1, 1), 8, 1),
-    ((4, 1, 1), 20, 0),
-    ((1, 3, 2), 8, 0.001),
+    ((4, 1, 1), 8, 0.001), ((4, 1, 1), 8, 1), ((4, 1, 1), 20, 0), ((1, 3, 2), 8, 0.001),
     pytest.param((1, 3, 2), 20, 0, marks=pytest.mark.slow),
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", ["scan", NATIVE, "attention", *PLATFORMS])

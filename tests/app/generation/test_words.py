@@ -80,8 +80,7 @@ def test_sentences_end_with_signs_and_lines(tokenizer):
 
 
 @pytest.mark.parametrize(("content", "known"), [
-    ("{{ m.content | trim }}", True),
-    ("{{ m.content | tojson }}", False),
+    ("{{ m.content | trim }}", True), ("{{ m.content | tojson }}", False),
     ("{{ m.content }}{{ m.content }}", False),
     ("{% if loop.last %}{{ m.content }}{% endif %}", False),
     ("{{ 1 / 0 if m.content[0] not in '\" ' else m.content }}", False),

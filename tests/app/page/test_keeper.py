@@ -81,8 +81,7 @@ def test_an_export_can_be_imported(keeper):
 
 
 @pytest.mark.parametrize(("text", "line"), [
-    ("", "not the JSON of a conversation"),
-    ("[" * 9999, "not the JSON of a conversation"),
+    ("", "not the JSON of a conversation"), ("[" * 9999, "not the JSON of a conversation"),
     ("[]", "expected a list of messages"),
     (json.dumps([*ASKED, {"role": "user"}]), "number 2: expected a role"),
     (json.dumps([dict(ASKED[0], content="x" * 16_001)]), "of 16,000 characters"),

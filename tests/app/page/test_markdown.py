@@ -48,8 +48,7 @@ def test_every_character_stays_and_only_our_tags_are_there(text):
     ("a `b < c` d", "code", "b < c"),
     ("say:\n```python\nx = '<b>'\n# no heading\n```\nend", "code", "x = '<b>'\n# no heading\n"),
     ("an open\n```\nblock `a`", "code", "block `a`"),
-    (STARS, "strong", "bold"),
-    (STARS, "em", "slanted"),
+    (STARS, "strong", "bold"), (STARS, "em", "slanted"),
     ("text\n## Title\nmore", "strong", "Title"),
 ])  # fmt: skip
 def test_code_and_emphasis_are_styled(text, tag, inside):

@@ -17,10 +17,8 @@ ACTIVATIONS = {"tanh": linen.tanh, "sigmoid": linen.sigmoid, "identity": lambda 
 
 
 @pytest.mark.parametrize(("of_input", "of_hidden", "is_tied"), [
-    ("tanh", "sigmoid", True),
-    ("sigmoid", "tanh", False),
-    ("identity", "identity", True),
-    ("tanh", "tanh", False),
+    ("tanh", "sigmoid", True), ("sigmoid", "tanh", False),
+    ("identity", "identity", True), ("tanh", "tanh", False),
 ])  # fmt: skip
 def test_every_setting_computes_the_same(of_input, of_hidden, is_tied):
     settings = {"input_activation": of_input, "hidden_activation": of_hidden}

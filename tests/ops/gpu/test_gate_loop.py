@@ -31,9 +31,7 @@ def check(platform, case, form="sigmoid", **options):
 @pytest.mark.parametrize(("batch", "length", "heads", "is_complex"), [
     *((1, 1, (1, 1, 1), True), (1, 3, (2, 1, 1), True), (2, 1, (33, 1, 1), True)),
     *((2, 64, (32, 1, 1), True), (3, 65, (64, 1, 1), True)),
-    (1, 9, (1, 140, 70), True),
-    (16, 3, (2, 5, 40), True),
-    (1, 18, (2, 1, 40), False),
+    (1, 9, (1, 140, 70), True), (16, 3, (2, 5, 40), True), (1, 18, (2, 1, 40), False),
     (264, 70, (1, 1, 1), True),  # many threadgroups
     slow(1, 33, (3, 33, 1), True),
 ])  # fmt: skip
