@@ -5,7 +5,7 @@ The paper's decay pi_n / pi_m (section 3.3) underflows. Here it is the product o
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.planes import Outputs, Planes, add, multiply
+from mlx_gateloop.ops.planes import Outputs, Planes, add, multiply, without_inf
 from mlx_gateloop.ops.scan import linear_recurrence
 
 
@@ -16,7 +16,10 @@ def attention(q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes) -> O
     D = decay(tuple(mx.concatenate([mx.zeros_like(plane[:, :1]), plane], 1) for plane in a))
     pairs = tuple(plane[:, 1:, 1:] for plane in D)
     scores = mx.einsum("bnhk,bmhk,bnmhk->bnmh", q, k, pairs[0])
-    y = mx.einsum("bnmh,bmhv->bnhv", scores, v)
+    # A later infinity times 0 would be NaN.
+    scores = mx.where(mx.tri(q.shape[1], dtype=mx.bool_)[:, :, None], scores, 0)
+    v_finite, after = without_inf(v, 1)
+    y = mx.einsum("bnmh,bmhv->bnhv", scores, v_finite) + after
     carried = multiply(
         tuple(plane[:, 1:, 0, ..., None] for plane in D), tuple(plane[:, None] for plane in h0)
     )

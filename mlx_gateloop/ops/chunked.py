@@ -20,7 +20,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.planes import Outputs, Planes, add, conjugate, multiply, widen
+from mlx_gateloop.ops.planes import Outputs, Planes, add, conjugate, multiply, widen, without_inf
 from mlx_gateloop.ops.scan import Pair, step
 
 CHUNK = 64  # steps; the carried states take L / CHUNK of the memory that all states would
@@ -119,10 +119,8 @@ def _forward(x: Planes, a: Planes, h: Planes) -> Outputs:
     added = tuple(plane.swapaxes(-1, -2) @ v for plane in keys)
     starts, h = _carry(conjugate(totals), added, tuple(plane[:, None] for plane in h))
     carried = (x @ h for x, h in zip(queries, starts, strict=True))
-    # The zeros above the diagonal times an infinity would be NaN before its step.
-    finite = mx.isfinite(mx.stop_gradient(v))
-    after = mx.cumsum(mx.where(finite, 0.0, mx.nan), axis=3)
-    y = reduce(mx.add, [scores @ mx.where(finite, v, 0), after, *carried])
+    v, after = without_inf(v, 3)
+    y = reduce(mx.add, [scores @ v, after, *carried])
     return y, tuple(p.squeeze(1) for p in h)
 
 

@@ -43,6 +43,12 @@ def add(a: Planes, b: Planes) -> Planes:
     return tuple(p + q for p, q in zip(a, b, strict=False)) + a[len(b) :]
 
 
+def without_inf(v: mx.array, axis: int) -> tuple[mx.array, mx.array]:
+    """Return v with 0 for infinities, and NaN from them on: a masked product would spread them."""
+    finite = mx.isfinite(mx.stop_gradient(v))
+    return mx.where(finite, v, 0), mx.cumsum(mx.where(finite, 0.0, mx.nan), axis=axis)
+
+
 def conjugate(a: Planes) -> Planes:
     return a if len(a) == 1 else (a[0], -a[1])
 

@@ -212,6 +212,6 @@ def _replaced(layer: Any, operator: Any) -> Iterator[None]:
 def _check(name: str, numbers: Sequence[int] | np.ndarray | None, count: int | None) -> None:
     """Check indices from 0 to below `count`."""
     for number in () if numbers is None else numbers:
-        if number < 0 or (count is not None and number >= count):
+        if number < 0 or number % 1 or (count is not None and number >= count):
             expected = "0 or more" if count is None else f"0 to {count - 1}"
             raise InputError(f"{name}: expected {expected}, got {shown(number)}")

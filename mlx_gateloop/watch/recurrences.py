@@ -177,7 +177,7 @@ class EditedRecurrence:
 
 def _chosen(name: str, each: Any, shape: tuple[int, ...]) -> mx.array:
     width, at = prod(shape), _index(each.channels)
-    if isinstance(at, list) and (wrong := [c for c in at if not 0 <= c < width]):
+    if isinstance(at, list) and (wrong := [c for c in at if not 0 <= c < width or c % 1]):
         raise InputError(f"{name}.channels: expected 0 to {width - 1}, got {wrong[0]}")
     chosen = np.zeros(width, bool)
     chosen[at] = True
@@ -187,7 +187,10 @@ def _chosen(name: str, each: Any, shape: tuple[int, ...]) -> mx.array:
 def _index(channels: Sequence[int] | np.ndarray | slice | None) -> list[int] | slice:
     if isinstance(channels, slice):
         return channels
-    return slice(None) if channels is None else list(channels)
+    if channels is None:
+        return slice(None)
+    at = np.asarray(channels)
+    return (np.flatnonzero(at) if at.dtype == bool else at).tolist()
 
 
 def _of_state(edit: Any, at: mx.array, state: mx.array) -> mx.array:

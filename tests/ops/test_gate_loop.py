@@ -55,8 +55,7 @@ def test_half_precision_is_rounded_only_at_the_edges(mode, heads, dtype, gate_dt
 
 
 @pytest.mark.parametrize(("form", "options"), [
-    ("sigmoid", {}),
-    ("polar", {"reverse": True, "masked": 0.3}),
+    ("sigmoid", {}), ("polar", {"reverse": True, "masked": 0.3}),
     ("cartesian", {"one_gate_per_head": True, "masked": 0.3}),
     ("sigmoid", {"one_gate_per_head": True, "reverse": True, "is_complex": False, "masked": 0.3}),
     ("cartesian", {"is_complex": False, "reverse": True}),
@@ -198,7 +197,7 @@ def test_states_have_the_planes_of_the_transition(is_complex, mode, heads):
 
 
 @max_headed_and_heads
-@pytest.mark.parametrize("mode", ["recurrent", "scan", NATIVE, "auto"])
+@pytest.mark.parametrize("mode", ["recurrent", "scan", "attention", NATIVE, "auto"])
 def test_no_output_depends_on_a_later_step(mode, heads):
     q, k, v, *rest = inputs(random_case(5, 70, heads=heads))
     clean, _ = gl.gate_loop(q, k, v, *rest, **WAYS[mode])

@@ -83,7 +83,8 @@ def test_layers_and_channels_can_be_all_a_slice_or_an_array():
     at, both = [2, 3, 4], range(LAYERS)
     expected = edited(*(Edit(layer, at, [1, 5], keep=0.0, value=2.0) for layer in both))
     mask = np.isin(np.arange(9), [1, 5])
-    for channels, where in ((slice(2, 5), [1, 5]), (np.array(at), mask), (tuple(at), [*mask])):
+    as_mask = np.isin(np.arange(8), at)
+    for channels, where in ((slice(2, 5), [1, 5]), (as_mask, mask), (tuple(at), [*mask])):
         given = Edit(channels=channels, tokens=where, keep=0.0, value=2.0)
         assert mx.array_equal(edited(given), expected)
 
@@ -111,6 +112,7 @@ def test_channels_is_an_edit_for_each(name):
 @pytest.mark.parametrize(("name", "edits", "message"), [
     ("ours", [Edit(2)], "edits[0].layer: expected 0 to 1, got 2"),
     ("ours", [Edit(0), Edit(0, [8])], "edits[1].channels: expected 0 to 7, got 8"),
+    ("ours", [Edit(0, [1.5])], "edits[0].channels: expected 0 to 7, got 1.5"),
     ("ours", [Edit(0, tokens=[-1])], "edits[0].tokens: expected 0 or more, got -1"),
     ("ours", [Edit(0, tokens=[4])], "edits[0].tokens: expected 0 to 3, got 4"),
     ("mamba", [Edit(0)], "edits: layer 0 computes its decays inside ssm_step"),
