@@ -33,8 +33,8 @@ def _read(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
     from mlx_gateloop.io import states
     from mlx_gateloop.io.files import require_new
+    from mlx_gateloop.io.interrupt import interrupt_flag
     from mlx_gateloop.model.state import State
-    from mlx_gateloop.train.interrupt import interrupt_flag
 
     out = Path(arguments.out)
     if not arguments.resume:
@@ -49,7 +49,7 @@ def _read(arguments: argparse.Namespace) -> None:
         state = states.read_hashed(out, model, hashed)
     size = sum(path.stat().st_size for path in parts if path is not None)
     start = saved = time.monotonic()
-    before = state.tokens
+    before = whole = state.tokens
     bar = tqdm(total=size or None, initial=state.source, unit="B", unit_scale=True, disable=None)
     with interrupt_flag() as stop, bar:
         try:
@@ -60,7 +60,7 @@ def _read(arguments: argparse.Namespace) -> None:
                     state.read(model, ids[first : first + TOKENS])
                 bar.update(read - state.source)
                 bar.set_postfix_str(f"{state.tokens:,} tokens")
-                state.source, state.digest = read, digest
+                state.source, state.digest, whole = read, digest, state.tokens
                 if time.monotonic() - saved > SECONDS:
                     states.write_hashed(out, state, hashed, arguments.model)
                     saved = time.monotonic()
@@ -72,7 +72,7 @@ def _read(arguments: argparse.Namespace) -> None:
             raise KeyboardInterrupt(more) from None
         finally:
             stop.may_raise = False
-            if state.tokens > before:
+            if state.tokens == whole > before:  # no block was left in the middle
                 states.write_hashed(out, state, hashed, arguments.model)
     if state.logits is None:
         raise InputError(f"{arguments.text}: contains no text; give a file or folder with text")

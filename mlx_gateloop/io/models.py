@@ -288,6 +288,7 @@ def _move(building: Path, target: Path) -> None:
     """Rename every file into place; a rename cannot run out of space."""
     new = sorted(building.iterdir())
     flush_tree(building)
+    shutil.rmtree(target / "additional_chat_templates", ignore_errors=True)
     for file in new:
         file.replace(target / file.name)
     # Shards and the chat template of an older model would be loaded together with the new files.

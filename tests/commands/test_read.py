@@ -65,8 +65,8 @@ def test_a_folder_is_read_in_order_and_standard_input_at_once(model, work, monke
     is_state_after(BOOK)
 
 
-@pytest.mark.parametrize("after", [1, 2, 5])
-def test_an_interrupted_reading_is_resumed(model, work, capsys, monkeypatch, after):
+@pytest.mark.parametrize(("after", "code"), [(1, 130), (2, 130), (5, 130), (12, 2)])
+def test_an_interrupted_reading_is_resumed(model, work, capsys, monkeypatch, after, code):
     (work / "book.txt").write_text(BOOK)
     passes = iter(range(1, 1000))
     whole = gl.State.read
@@ -74,11 +74,14 @@ def test_an_interrupted_reading_is_resumed(model, work, capsys, monkeypatch, aft
     def interrupted(self, model, ids):
         whole(self, model, ids)
         if next(passes) == after:
+            if code == 2:  # inside a block
+                raise MemoryError
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(gl.State, "read", interrupted)
-    assert reads("book.txt") == 130
-    assert "--resume continues" in capsys.readouterr().err
+    monkeypatch.setattr(read, "SECONDS", -1)
+    assert reads("book.txt") == code
+    assert ("--resume continues" if code == 130 else "memory") in capsys.readouterr().err
     assert 0 < state().tokens < len(BOOK)
     assert reads("book.txt", "--resume") == 0
     is_state_after(BOOK)

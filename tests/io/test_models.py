@@ -175,7 +175,9 @@ def test_saving_over_a_model_replaces_what_is_of_it(tokenizer, saved):
     (saved / "log.jsonl").write_text("kept")
     (saved / "model-00001-of-00002.safetensors").write_bytes(b"old shard")
     (saved / "model.safetensors.index.json").write_text("{}")
-    (saved / ".saving").mkdir()
+    for folder in (".saving", "additional_chat_templates"):
+        (saved / folder).mkdir()
+    (saved / "additional_chat_templates" / "tool_use.jinja").write_text("old")
     (saved / ".saving" / "model.safetensors").write_bytes(b"half")  # from a killed process
     model = tiny(tokenizer, num_hidden_layers=2)
     for template in ({"chat_template.jinja"}, set()):
