@@ -7,6 +7,7 @@ import sys
 
 from mlx_gateloop.__main__ import main as gateloop
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.interrupt import handling
 
 SETTINGS = """settings (--set KEY=VALUE, or lines `KEY: VALUE` of the YAML):
   tokenizer: NAME
@@ -44,15 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--q-bits and --q-group-size need -q")
     if not 0 <= arguments.tolerance < math.inf:
         raise InputError(f"--tolerance: expected a number from 0, got {arguments.tolerance}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves as little as Ctrl-C
-    try:
+    with handling(signal.default_int_handler):
         if arguments.layers:
             convert_layers(arguments)
         elif not convert(arguments):
             print("error: the logits differ; nothing was written", file=sys.stderr)
             return 1
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; nothing was written") from None
     return 0
 
 

@@ -1,8 +1,10 @@
 """The `gateloop` command, also of `python -m app` and `python -m convert`."""
 
 import io
+import os
 import sys
 import tempfile
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mlx_gateloop.commands.parser import parse
@@ -18,9 +20,14 @@ if TYPE_CHECKING:  # it imports MLX
 def main(argv: list[str] | None = None) -> int:
     """Run a command; return its code: 0 done, 2 wrong input (one line on stderr), 130 Ctrl-C."""
     code, line = run(sys.argv[1:] if argv is None else argv)
+    try:
+        print(end="", flush=True)
+    except OSError:  # Python would try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if line:
         start = "\n" if code == 130 and sys.stderr.isatty() else ""  # a terminal shows ^C there
-        print(f"{start}{line}", file=sys.stderr)
+        with suppress(OSError):  # its reader may have ended: 2>&1 | head
+            print(f"{start}{line}", file=sys.stderr, flush=True)
     return code
 
 
@@ -32,9 +39,10 @@ def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
         arguments = parse(argv)
         arguments.world = world
         extras.check(arguments.extra)
-        return arguments.run(arguments) or 0, ""
+        code = arguments.run(arguments) or 0
+        print(end="", flush=True)
+        return code, ""
     except BrokenPipeError:  # the reader of our output closed it: `gateloop generate ... | head`
-        sys.stderr.close()
         return 0, ""
     except KeyboardInterrupt as interrupt:
         return 130, str(interrupt) or "interrupted"

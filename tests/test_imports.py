@@ -10,13 +10,14 @@ from helpers.interpreter import python
 from helpers.scripts import ROOT
 
 PARSER = "from mlx_gateloop.commands.parser import make_parser; make_parser"
-LEAVES = {"configuration", "errors", "io.extras", "io.files", "io.machine", "io.tables"}
+LEAVES = {"configuration", "errors", "io.extras", "io.files", "io.interrupt"}
+LEAVES |= {"io.machine", "io.tables"}
 LIBRARY = LEAVES | {"distributed", "family", "generate", "io", "model", "ops", "tokenizer"}
 TOOLS = LIBRARY | {"data", "plots", "train", "watch"}
 # A package or a module at the root; "" is the root's __init__.
 MAY_IMPORT = {
     "": {"_blas", "io", "model", "ops", "train", "watch"},
-    **{name: set() for name in ("_blas", "errors", "io.tables", "ops")},
+    **{name: set() for name in ("_blas", "errors", "io.interrupt", "io.tables", "ops")},
     **{name: {"errors"} for name in ("configuration", "io.extras", "io.files")},
     "__main__": {"cli"},
     "io.machine": {"", "_blas", "io.extras"},

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.distributed.hosts import LOCAL, SSH_FAILED, Host, Hostfile, free_ports
+from mlx_gateloop.io.interrupt import handling
 
 PORT = 32323  # as `mlx.launch` has it
 STOPPING = 2.0  # seconds for ranks that have not joined to hear that it is over
@@ -119,7 +120,7 @@ class Attempt:
         self.interrupts = 0
 
     def run(self) -> int:
-        with self._signals():
+        with handling(self._interrupt):
             try:
                 for number, words in enumerate(self.commands()):
                     host = self._settings.hostfile.hosts[number]
@@ -156,19 +157,6 @@ class Attempt:
             module = "mlx_gateloop.distributed.rank"
             command = [settings.python, "-m", module, json.dumps(settings_of_rank), *self._argv]
             yield ["env", *variables, *command]
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Take Ctrl-C, SIGTERM and SIGHUP as requests to stop all ranks."""
-        requests = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-            requests.append(signal.SIGHUP)
-        previous = [signal.signal(request, self._interrupt) for request in requests]
-        try:
-            yield
-        finally:
-            for request, handler in zip(requests, previous, strict=True):
-                signal.signal(request, handler)
 
     def _interrupt(self, *_: object) -> None:
         self.interrupts += 1

@@ -45,6 +45,7 @@ def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:
     `settings` have `rank`; `hosts` by rank; `backend`, `variables` and `files` of
     `Hostfile.variables`; `listens_at`; `limit` in seconds; `terminal`; `restarted` after a failure.
     """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # `_watch_launcher` sends it
     ending, joined = threading.Lock(), threading.Event()
 
     def end(code: int, line: str) -> NoReturn:

@@ -11,8 +11,8 @@ from subprocess import PIPE, STDOUT, Popen
 from threading import Thread
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.io.machine import pin_cpus
-from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 
 POLL = 0.2  # seconds between looks at the processes and at Ctrl-C
 

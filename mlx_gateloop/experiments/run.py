@@ -31,7 +31,7 @@ from mlx_gateloop.experiments.results import LOG, find_curve, write_curve
 from mlx_gateloop.experiments.runs import CONFIG, Run
 from mlx_gateloop.experiments.tuning import best, trials
 from mlx_gateloop.io.files import contents, left_in, locked, sweep
-from mlx_gateloop.train.interrupt import Interrupted
+from mlx_gateloop.io.interrupt import Interrupted
 from mlx_gateloop.train.task import TaskSource
 
 

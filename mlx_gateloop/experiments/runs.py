@@ -15,11 +15,11 @@ from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.records import Record, RunRecord, TrialRecord, read_record
 from mlx_gateloop.experiments.resets import mean_magnitudes
 from mlx_gateloop.io.files import locked, write_text
+from mlx_gateloop.io.interrupt import Interrupted
 from mlx_gateloop.io.machine import facts, now
 from mlx_gateloop.io.models import load_weights
 from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.checkpoint import Progress, read_newest
-from mlx_gateloop.train.interrupt import Interrupted
 from mlx_gateloop.train.loop import Diverged
 from mlx_gateloop.train.output import has_checkpoint
 from mlx_gateloop.train.setup import num_parameters

@@ -2,8 +2,9 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class Interrupted(KeyboardInterrupt):
@@ -29,12 +30,24 @@ def interrupt_flag() -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    requests = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-        requests.append(signal.SIGHUP)
-    previous = [signal.signal(request, stop.request) for request in requests]
     try:
-        yield stop
+        with handling(stop.request):
+            yield stop
+    except RuntimeError as error:  # Ctrl-C also ends the compiler that MLX runs
+        if not stop.is_set():
+            raise
+        raise Interrupted("interrupted; what was saved is kept") from error
+
+
+@contextmanager
+def handling(handler: Callable[..., Any]) -> Iterator[None]:
+    """Call `handler` at the signals that ask for an end, but for those that the process ignores."""
+    every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # nohup ignores SIGHUP, and a shell's job in the background SIGINT.
+    requests = [one for one in every if signal.getsignal(one) is not signal.SIG_IGN]
+    previous = [signal.signal(request, handler) for request in requests]
+    try:
+        yield
     finally:
-        for request, handler in zip(requests, previous, strict=True):
-            signal.signal(request, handler)
+        for request, before in zip(requests, previous, strict=True):
+            signal.signal(request, before)

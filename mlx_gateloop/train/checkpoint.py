@@ -131,9 +131,8 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):
             values = f"it had {before.get(key)}, now it is {after.get(key)}"
-            is_longer = key in ("steps", "epochs")
-            advice = "to train longer, start a new run with --weights"
-            values += f"; {advice if is_longer else 'give the same options'}"
+            longer = "to train longer, start a new run with --weights"
+            values += f"; {longer if key in ('steps', 'epochs') else 'give the same options'}"
             raise InputError(f"{path}: the run to resume differs in {key}: {values}")
 
 

@@ -18,11 +18,11 @@ from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError, one_line, shortened
 from mlx_gateloop.io.files import flush, sha256, write_text
+from mlx_gateloop.io.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.checkpoint import Progress, require_same_run, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.train.minutes import Pace
 from mlx_gateloop.train.optimizer import schedules
 from mlx_gateloop.train.output import Output

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from helpers.commands import fails
@@ -116,6 +117,17 @@ def test_a_fault_of_the_environment_is_one_line(monkeypatch, capsys, error, advi
 
     monkeypatch.setattr("mlx_gateloop.bench.report.write_report", fail)
     assert advice in fails(capsys, "bench", "ops")
+
+
+@pytest.mark.parametrize("is_full", [True] * Path("/dev/full").exists() + [False])
+def test_output_that_cannot_be_written(is_full):
+    reader, pipe = os.pipe()
+    os.close(reader)  # as `head` does
+    out = os.open("/dev/full", os.O_WRONLY) if is_full else pipe
+    command = [sys.executable, "-m", "mlx_gateloop", "doctor"]
+    child = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert child.returncode == (2 if is_full else 0)
+    assert child.stderr == ("error: No space left on device\n" if is_full else "")
 
 
 INTERRUPTED = """

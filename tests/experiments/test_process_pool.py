@@ -9,13 +9,13 @@ import pytest
 from helpers.errors import refusal
 
 from mlx_gateloop.experiments.process_pool import run_processes
-from mlx_gateloop.train.interrupt import Interrupted
+from mlx_gateloop.io.interrupt import Interrupted
 
 PATIENCE = 120  # seconds
 WRITE = "import os, pathlib; pathlib.Path({!r}).write_text(os.environ['OPENBLAS_NUM_THREADS'])\n"
 WAIT = "import time\nwhile not pathlib.Path({!r}).exists(): time.sleep(0.01)\n"
 STOP = """
-from mlx_gateloop.train.interrupt import interrupt_flag
+from mlx_gateloop.io.interrupt import interrupt_flag
 with interrupt_flag() as stop:
     pathlib.Path({!r}).touch()
     stop.wait(120)
