@@ -18,6 +18,8 @@ def check_target(target: Path, sources: list[Path], force: bool) -> None:
     """Reject a target that holds something or is a source; `force` replaces an older model."""
     if target.is_symlink() and not target.exists():
         raise InputError(f"{target}: a link to nothing; give another output")
+    if target.name in ("", ".."):  # a folder in use cannot be replaced
+        raise InputError(f"{target}: give the output a name of its own")
     for source in sources:
         if target.resolve() in (source.resolve(), *source.resolve().parents):
             raise InputError(f"{target}: holds the source, {source.name}; give another output")

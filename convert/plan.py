@@ -79,7 +79,9 @@ def plan_of(source: Format[Any], checkpoint: Checkpoint, settings: dict[str, obj
     inference = source.infer(checkpoint.shapes, settings)
     plan = Plan(checkpoint, source, settings, inference, source.table(inference.args))
     _check_names(plan)
-    _check_dtypes(checkpoint)
+    if wrong := [f"{n} ({d})" for n, d in checkpoint.dtypes.items() if d not in FLOATS]:
+        expected = f"expected weights in {', '.join(FLOATS)}, got {first(wrong)}"
+        raise InputError(f"{checkpoint.origin}: {expected}; cast them first")
     _check_shapes(plan)
     return plan
 
@@ -102,13 +104,6 @@ def _check_names(plan: Plan) -> None:
     if problems:
         problem = "; ".join(problems)
         raise InputError(f"{plan.checkpoint.origin}: not the keys of {plan.source.kind}: {problem}")
-
-
-def _check_dtypes(checkpoint: Checkpoint) -> None:
-    wrong = [f"{n} ({d})" for n, d in checkpoint.dtypes.items() if d not in FLOATS]
-    if wrong:
-        expected = f"expected weights in {', '.join(FLOATS)}, got {first(wrong)}"
-        raise InputError(f"{checkpoint.origin}: {expected}; cast them first")
 
 
 def _check_shapes(plan: Plan) -> None:

@@ -34,9 +34,15 @@ def report() -> str:
         ("mlx", f"{MLX_VERSION}, on {mx.default_device()}"),
         ("mlx-lm", extras.installed("mlx-lm") or "not installed"),
         ("gateloop", extras.installed("mlx-gateloop") or "not installed"),
-        *((f"[{extra}]", _extra(absent)) for extra, absent in extras.missing().items()),
+        *(
+            (f"[{extra}]", f"incomplete: {', '.join(no)} not installed" if no else "installed")
+            for extra, no in extras.missing().items()
+        ),
         ("cpu", f"absent: {reason}" if reason else f"present, built with {built.COMPILER}"),
-        *((gpu, _presence(BACKENDS[gpu].why_missing())) for gpu in ("metal", "cuda")),
+        *(
+            (gpu, f"absent: {no}" if (no := BACKENDS[gpu].why_missing()) else "present")
+            for gpu in ("metal", "cuda")
+        ),
         ("BLAS", blas_in_use()),
     ]
     lines = [f"{name:12}{text}" for name, text in rows]
@@ -70,14 +76,6 @@ def _fixes() -> list[str]:
     if _blas.reason == _blas.OTHER_NUMPY:
         return [f"{pip} --force-reinstall --no-deps --only-binary :all: numpy"]
     return []
-
-
-def _presence(reason: str | None) -> str:
-    return f"absent: {reason}" if reason else "present"
-
-
-def _extra(absent: list[str]) -> str:
-    return f"incomplete: {', '.join(absent)} not installed" if absent else "installed"
 
 
 def _source() -> str:

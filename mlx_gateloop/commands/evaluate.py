@@ -32,10 +32,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
     from mlx_gateloop.data import load_corpus, load_documents, num_bytes, pack
     from mlx_gateloop.distributed.world import ALONE
-    from mlx_gateloop.family.layers import LanguageModel
     from mlx_gateloop.io.models import local
     from mlx_gateloop.io.tables import name_value_lines
-    from mlx_gateloop.model.lm import Model
     from mlx_gateloop.train import TrainConfig
     from mlx_gateloop.train.evaluate import evaluate, require_same
 
@@ -59,8 +57,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         raise InputError(f"{arguments.data}: has no {arguments.split} part")
     answers = config.data.loss_on == "answers" and not all(isinstance(d, str) for d in documents)
     stream, size = pack(documents, tokenizer, answers), num_bytes(documents, answers)
-    resets = config.data.reset_at_documents and isinstance(model, Model | LanguageModel)
-    if arguments.carry or not resets:
+    if arguments.carry or not config.data.reset_at_documents:
         stream = replace(stream, starts=None)
     batch_size, tokens = arguments.batch_size, stream.tokens
     context = min(context, max(1, len(tokens) - 1))  # a window is no longer than the text

@@ -118,8 +118,7 @@ def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any, *
     print()
     generated = f"{speed.tokens} tokens, {speed.tokens_per_second:,.0f} tokens/s"
     if is_empty:
-        who = "the model or --stop" if arguments.stop else "the model"
-        generated = f"no text, because {who} ended at once"
+        generated = f"no text, because the model {'or --stop ' * bool(arguments.stop)}ended at once"
     print(
         f"prompt: {speed.prompt_tokens} tokens, {speed.prompt_tokens_per_second:,.0f} tokens/s; "
         f"generated: {generated}",

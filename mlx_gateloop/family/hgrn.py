@@ -57,15 +57,11 @@ class HGRNAttention(Recurrent):
         self.o_proj = linear(width, size)
 
     def __call__(
-        self,
-        x: mx.array,
-        mask: Mask = None,
-        cache: Cache = None,
-        lower_bound: mx.array | None = None,
+        self, x: mx.array, mask: Mask = None, cache: Cache = None, bound: mx.array | None = None
     ) -> mx.array:
-        """Compute the addition to the residual stream of x `[B, L, hidden]`; a >= lower_bound."""
+        """Compute the addition to the residual stream of x `[B, L, hidden]`; a >= bound."""
         i, f = self.convolved(mask, cache, i=self.i_proj(x), f=self.f_proj(x))
-        log_a, k = log_gate(f, lower_bound)
+        log_a, k = log_gate(f, bound)
         v = silu(i)
         y = self.recurrence(mx.ones_like(v), k.astype(v.dtype), v, log_a, mask, cache)
         return self.o_proj(self.g_norm(y, self.g_proj(x)))

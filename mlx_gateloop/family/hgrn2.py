@@ -64,16 +64,12 @@ class HGRN2Attention(Recurrent):
         self.o_proj = linear(size, size)
 
     def __call__(
-        self,
-        x: mx.array,
-        mask: Mask = None,
-        cache: Cache = None,
-        lower_bound: mx.array | None = None,
+        self, x: mx.array, mask: Mask = None, cache: Cache = None, bound: mx.array | None = None
     ) -> mx.array:
-        """Compute the addition to the residual stream of x `[B, L, hidden]`; a >= lower_bound."""
+        """Compute the addition to the residual stream of x `[B, L, hidden]`; a >= bound."""
         q, f, v = self.q_proj(x), self.f_proj(x), self.i_proj(x)
         q, f, v = self.convolved(mask, cache, q=q, f=f, i=v)
-        log_a, k = log_gate(f, lower_bound)
+        log_a, k = log_gate(f, bound)
         heads = (self.args.heads, -1)
         q, k, v, log_a = (
             mx.unflatten(t, -1, heads) for t in (silu(q), k.astype(v.dtype), v, log_a)

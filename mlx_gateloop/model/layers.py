@@ -72,9 +72,8 @@ class TimeMixing(Gates):
         if args.longest_half_life is not None and args.transition in GATED:
             scale = self.spread_transitions(args.longest_half_life)
             if not args.input_scale and args.input_gate != "tied":
-                # With heads, the transitions are those of k's channels.
                 scaled = self.k_proj if args.input_gate == "linear" else self.v_proj
-                scaled.weight *= scale[:, None]
+                scaled.weight *= scale[:, None]  # with heads, the transitions are of k's channels
         if args.sub_norm:
             normed = width // args.heads if args.sub_norm == "head" else width
             self.sub_norm = LayerNorm(normed, args.layer_norm_eps)
