@@ -1,5 +1,7 @@
 """Files on disk after a failure, --force and --dry-run."""
 
+from pathlib import Path
+
 import pytest
 from helpers.checkpoints import contents, old_model, refused, run
 from mlx_gateloop.convert import from_source
@@ -22,6 +24,7 @@ def test_force_replaces_models_only(tmp_path, source, out, capsys):
         (out / "thesis.tex", "holds more than a model of ours, or none"),
         (source.parent, "holds the source"),
         (tmp_path, "holds the source"),
+        (Path(), "give the output a name of its own"),
         (tmp_path / "file" / "out", "is not a writable directory"),
     ):
         assert words in refused(capsys, source, kept, *BYTES, "--force")

@@ -180,8 +180,7 @@ HERE = '{"ssh": "desk", "ips": ["127.0.0.1"]}'
 
 @pytest.mark.parametrize(("text", "message"), [
     ("[", "not a hostfile"),
-    ('[{"ssh": "desk"}]', "not a hostfile ('ips')"),
-    ("[]", "has no hosts"),
+    ('[{"ssh": "desk"}]', "not a hostfile ('ips')"), ("[]", "has no hosts"),
     ('[{"ssh": "-oProxyCommand=x", "ips": ["127.0.0.1"]}]', "'-oProxyCommand=x' is not the"),
     (f'{{"hosts": [{HERE}], "backend": "mpi"}}', "backend: expected"),
     (f'{{"hosts": [{HERE}], "envs": ["rm"]}}', "envs: expected NAME=VALUE in each"),

@@ -94,13 +94,15 @@ class Kernel:
         kernel = toolchain.kernel(source, self.sanitized)
         arrays: list[tuple[str, np.ndarray]] = []
         for name, array in zip(self.text.input_names, inputs, strict=True):
-            arrays.append((name, _to_numpy(array)))
+            array = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
+            arrays.append((name, np.array(array, copy=True, order="C").reshape(-1)))
             if name in self.text.shapes():
                 arrays.append((f"{name}_shape", np.array(array.shape, np.int32)))
         outputs = []
         for shape, dtype in zip(output_shapes, output_dtypes, strict=True):
             poison = np.full(int(np.prod(shape)) * dtype.size, 0xFF, np.uint8)
-            outputs.append(poison.view(_numpy_type(dtype)))
+            name = "uint16" if dtype == mx.bfloat16 else str(dtype).removeprefix("mlx.core.")
+            outputs.append(poison.view(name))
         named = zip(self.text.output_names, outputs, strict=True)
         self._launch(kernel, [*arrays, *named], len(arrays), grid, threadgroup)
         found = zip(outputs, output_shapes, output_dtypes, strict=True)
@@ -144,13 +146,3 @@ def _missing(rule):
         raise ValueError(f"[Primitive::{rule}] Not implemented for CustomKernel.")
 
     return fail
-
-
-def _numpy_type(dtype):
-    """NumPy's, or for bfloat16 integers of its bits."""
-    return np.uint16 if dtype == mx.bfloat16 else np.dtype(str(dtype).removeprefix("mlx.core."))
-
-
-def _to_numpy(array):
-    array = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
-    return np.array(array, copy=True, order="C").reshape(-1)

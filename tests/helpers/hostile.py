@@ -37,19 +37,17 @@ def _sparse(name):
 
 def _complex(model):
     weights = mx.load(str(model / WEIGHTS))
-    mx.save_safetensors(
-        str(model / WEIGHTS), {n: w.astype(mx.complex64) for n, w in weights.items()}
-    )
+    weights = {n: w.astype(mx.complex64) for n, w in weights.items()}
+    mx.save_safetensors(str(model / WEIGHTS), weights)
 
 
 TEMPLATE, TOKENIZER, WEIGHTS = "chat_template.jinja", "tokenizer.json", "model.safetensors"
-LOOP = "{% for i in range(99999) %}"
 SLOW = {"Regex": "(a+)+$"}
 SPLIT = {"type": "Split", "pattern": SLOW, "behavior": "Isolated", "invert": False}
 REPLACE = {"type": "Replace", "pattern": SLOW, "content": "x"}
 # Kinds that are noticed when the first message is answered; the model itself loads.
 TEMPLATES = {
-    "nested loops": written(TEMPLATE, LOOP * 3 + "x" + "{% endfor %}" * 3),
+    "nested loops": written(TEMPLATE, "{% for i in range(99999) %}" * 3 + "x" + "{% endfor %}" * 3),
     "long string": written(TEMPLATE, "{{ 'a' * 2000000000 }}"),
     "power": written(TEMPLATE, "{{ 9**(9**9) }}"),
     "long error": written(TEMPLATE, "{{ raise_exception('/home/secret\n' ~ 'x' * 50000000) }}"),

@@ -81,8 +81,7 @@ def test_awq(changed, tmp_path):
 
 
 @pytest.mark.parametrize("options", [
-    {"transition": "s5", "norm_position": "post"},
-    {"mixer": "softmax", "num_heads": 4},
+    {"transition": "s5", "norm_position": "post"}, {"mixer": "softmax", "num_heads": 4},
     {"tie_word_embeddings": True, "bias": False, "gate": "real", "norm": "rms"},
 ])  # fmt: skip
 def test_awq_of_other_kinds(main, tmp_path, options):

@@ -13,14 +13,11 @@ from mlx_gateloop.model.lm import FOREIGN_KEYS, ModelArgs
 
 
 @pytest.mark.parametrize(("key", "value", "expected"), [
-    ("vocab_size", 0, "greater than 0"),
-    ("hidden_size", 2**31, "less than 2147483648"),
+    ("vocab_size", 0, "greater than 0"), ("hidden_size", 2**31, "less than 2147483648"),
     ("num_hidden_layers", True, "a valid integer"),
     ("num_heads", 7, "a divisor of hidden_size 624"),
-    ("gate", ["polar"], "'polar', 'polar_abs' or 'real'"),
-    ("output_gate", 1, "a valid boolean"),
-    ("dropout", 1.0, "less than 1"),
-    ("dropout", float("nan"), "a finite number"),
+    ("gate", ["polar"], "'polar', 'polar_abs' or 'real'"), ("output_gate", 1, "a valid boolean"),
+    ("dropout", 1.0, "less than 1"), ("dropout", float("nan"), "a finite number"),
     ("model_type", "llama", "'gateloop'"),
 ])  # fmt: skip
 def test_impossible_values_are_named(key, value, expected):

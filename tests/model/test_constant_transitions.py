@@ -56,8 +56,7 @@ def test_linear_attention_is_a_sum(heads):
 
 
 @pytest.mark.parametrize(("options", "backend"), [
-    ({}, "auto"), ({"transition": "linear_attention"}, "auto"),
-    ({"ablation": "transition"}, "mlx"),
+    ({}, "auto"), ({"transition": "linear_attention"}, "auto"), ({"ablation": "transition"}, "mlx"),
 ])  # fmt: skip
 def test_only_the_ablation_is_kept_from_the_kernels(options, backend, monkeypatch):
     operator = Mock(wraps=layers.gate_loop)

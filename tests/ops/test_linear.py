@@ -86,8 +86,7 @@ def test_derivatives_and_vmap_are_those_of_the_composition(kind):
 
 @pytest.mark.parametrize(("x", "bias"), [
     *((mx.zeros(shape), mx.zeros(20)) for shape in [(1, 33), (MAX_ROWS + 1, 64), (0, 64)]),
-    (mx.zeros((1, 64), mx.bfloat16), mx.zeros(20)),
-    (mx.zeros((1, 64)), mx.zeros(20, mx.bfloat16)),
+    (mx.zeros((1, 64), mx.bfloat16), mx.zeros(20)), (mx.zeros((1, 64)), mx.zeros(20, mx.bfloat16)),
 ])  # fmt: skip
 def test_what_does_not_fit_is_left_to_mlx(x, bias):
     with mx.stream(mx.cpu):

@@ -105,8 +105,7 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
     ("[" * 1000, "not readable YAML: nested too deeply"),
     (f"seed: {'9' * 5000}", "not readable YAML: Exceeds the limit"),
     ("seed: !!python/name:os.system", "line 1: could not determine a constructor"),
-    ("1: 2", "the key 1 is not a string"),
-    ('"\\reval_every": 1', "unknown key eval_every "),
+    ("1: 2", "the key 1 is not a string"), ('"\\reval_every": 1', "unknown key eval_every "),
 ], ids=lambda value: value[:30])  # fmt: skip
 def test_what_is_wrong_is_named_in_one_line_with_the_file(written, text, words):
     path = written(text)

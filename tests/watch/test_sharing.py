@@ -109,8 +109,7 @@ def test_a_notebook_shows_a_trace_in_a_frame():
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"texts": ["a"]}, "texts: expected 3, one per token, got 1"),
-    ({"texts": [1, 2, 3]}, "texts: expected"),
-    ({"kinds": ["answer"]}, "kinds: expected 3"),
+    ({"texts": [1, 2, 3]}, "texts: expected"), ({"kinds": ["answer"]}, "kinds: expected 3"),
     ({"kinds": ["answer", "answer", "</script>"]}, "kinds: expected prompt, answer"),
     ({"start": 3}, "start: expected 0 to 2, got 3"),
     ({"start": -1}, "start: expected 0 to 2, got -1"),

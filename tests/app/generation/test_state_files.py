@@ -121,8 +121,7 @@ def test_what_is_not_a_state_of_the_model_is_refused_in_one_line(folder, make_en
 
 @pytest.mark.parametrize(("given", "message"), [
     ("three.state", "state: there is no such state file; choose another"),
-    ("../one.state", "state: there is no such"),
-    ({"name": "x"}, "state: there is no such"),
+    ("../one.state", "state: there is no such"), ({"name": "x"}, "state: there is no such"),
     (["x.state", 1, None], "state: there is no such"),
     (["x.state", 180_001, ""], "x.state: more than 180,000 bytes; put the file into"),
     (["/a/x.state", 1, "x" * 400_000], "x.state: more than 180,000 bytes"),

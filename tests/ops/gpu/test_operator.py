@@ -146,8 +146,7 @@ def test_parts_go_with_the_segments_of_their_pass():
 @pytest.mark.parametrize(("heads", "options"), [
     ((3, 1, 1), {}),
     ((3, 1, 1), {"is_complex": False, "masked": 0.3, "reverse": True}),
-    ((2, 5, 3), {"masked": 0.3, "reverse": True}),
-    ((2, 5, 3), {"is_complex": False}),
+    ((2, 5, 3), {"masked": 0.3, "reverse": True}), ((2, 5, 3), {"is_complex": False}),
 ])  # fmt: skip
 def test_without_its_kernel_the_gradient_is_that_of_plain_operations(heads, options):
     name = "backward" if heads == (3, 1, 1) else "heads_backward"
@@ -319,8 +318,7 @@ def test_compile_and_checkpoint_trace_both_passes(sizes):
 
 
 @pytest.mark.parametrize(("length", "sizes"), [
-    (2**16, [(2**15,)] * 2),
-    (2**16, [(2**7, 2**8)] * 2),
+    (2**16, [(2**15,)] * 2), (2**16, [(2**7, 2**8)] * 2),
     (1, [(2**7, 2**8 - 1), (2**7, 2**16 - 64)]),  # states, to the end of the last tile
 ])  # fmt: skip
 def test_sequences_and_states_beyond_31_bits_are_refused(length, sizes):
