@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from mlx_gateloop.commands.parser import parse
 from mlx_gateloop.errors import InputError, one_line, printable, shortened, shown
 from mlx_gateloop.io import extras
-
-NOT_COMPILED = ("Failed to compile function", "Could not load C++ shared library")  # MLX says
+from mlx_gateloop.io.interrupt import NOT_COMPILED
 
 if TYPE_CHECKING:  # it imports MLX
     from mlx_gateloop.distributed.world import World
@@ -35,6 +34,7 @@ def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
     """Run a command on the ranks of `world`; return its exit code and its last line for stderr."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
+    code = 0
     try:
         arguments = parse(argv)
         arguments.world = world
@@ -43,9 +43,9 @@ def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
         print(end="", flush=True)
         return code, ""
     except BrokenPipeError:  # the reader of our output closed it: `gateloop generate ... | head`
-        return 0, ""
+        return code, ""
     except KeyboardInterrupt as interrupt:
-        return 130, str(interrupt) or "interrupted"
+        return 130, printable(str(interrupt) or "interrupted")
     except Exception as error:
         message = _users_error(error)
         if message is None:

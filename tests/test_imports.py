@@ -19,25 +19,17 @@ MAY_IMPORT = {
     "": {"_blas", "io", "model", "ops", "train", "watch"},
     **{name: set() for name in ("_blas", "errors", "io.interrupt", "io.tables", "ops")},
     **{name: {"errors"} for name in ("configuration", "io.extras", "io.files")},
-    "__main__": {"cli"},
-    "io.machine": {"", "_blas", "io.extras"},
-    "model": LEAVES | {"ops"},
-    "family": LEAVES | {"model", "ops"},
-    "tokenizer": LEAVES,
-    "generate": LEAVES | {"model", "tokenizer"},
-    "io": LEAVES | {"model", "tokenizer"},
+    "__main__": {"cli"}, "io.machine": {"", "_blas", "io.extras"}, "model": LEAVES | {"ops"},
+    "family": LEAVES | {"model", "ops"}, "tokenizer": LEAVES,
+    "generate": LEAVES | {"model", "tokenizer"}, "io": LEAVES | {"model", "tokenizer"},
     "data": LEAVES | {"model", "ops", "tokenizer"},
     "watch": LEAVES | {"io", "model", "ops", "tokenizer"},
-    "plots": LEAVES | {"model", "ops", "watch"},
-    "distributed": LEAVES | {"", "cli", "commands"},
-    "train": LIBRARY | {"", "data", "plots", "watch"},
-    "bench": TOOLS | {""},
-    "experiments": TOOLS | {""},
-    "commands": TOOLS | {"", "_blas", "bench", "experiments"},
-    "cli": LEAVES | {"commands", "distributed"},
-    "app": TOOLS | {"__main__"},
+    "plots": LEAVES | {"model", "ops", "watch"}, "distributed": LEAVES | {"", "cli", "commands"},
+    "train": LIBRARY | {"", "data", "plots", "watch"}, "bench": TOOLS | {""},
+    "experiments": TOOLS | {""}, "commands": TOOLS | {"", "_blas", "bench", "experiments"},
+    "cli": LEAVES | {"commands", "distributed"}, "app": TOOLS | {"__main__"},
     "convert": LIBRARY | {"", "__main__", "commands"},
-}
+}  # fmt: skip
 ONLY_IN = {"torch": {"convert"}, "gradio": {"app"}}
 RELATIVE = {"app", "convert"}  # installed inside the package from folders beside it
 

@@ -14,7 +14,7 @@ from mlx_gateloop.model.registered import MODELS
 
 TEXT_BYTES = 128 * 2**20  # in a file that is read whole; large tokenizers have 35 MB
 TEXT = ("*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
-OBJECTS = ("config.json", "tokenizer_config.json", "generation_config.json")
+OBJECTS = ("config.json", "tokenizer_config.json")
 WIDE, DEEP = 2**16, 100  # up to these a config.json costs little; the loader says what misfits
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")  # names in others' configs
 SIZES = ("hidden_size", "intermediate_size", "mixing_size", "vocab_size", "num_outputs")
@@ -30,7 +30,7 @@ def check(directory: Path) -> None:
             is_text = file.is_file() and any(map(file.match, TEXT))
             if is_text and file.stat().st_size > TEXT_BYTES:
                 raise InputError(f"{file}: larger than {TEXT_BYTES >> 20} MB; get the model again")
-            if file.name in OBJECTS:
+            if file.name in OBJECTS and file.exists():
                 read_json(file, TEXT_BYTES)
         weights = sorted(directory.glob("model*.safetensors"))  # which mlx-lm reads
         check_memory(directory, sum(file.stat().st_size for file in weights))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+NOT_COMPILED = ("Failed to compile function", "Could not load C++ shared library")  # MLX says
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during training, after everything was saved."""
@@ -34,9 +36,9 @@ def interrupt_flag() -> Iterator[Stop]:
         with handling(stop.request):
             yield stop
     except RuntimeError as error:  # Ctrl-C also ends the compiler that MLX runs
-        if not stop.is_set():
+        if not stop.is_set() or not any(failure in str(error) for failure in NOT_COMPILED):
             raise
-        raise Interrupted("interrupted; what was saved is kept") from error
+        raise Interrupted from error
 
 
 @contextmanager

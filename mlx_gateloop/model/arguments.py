@@ -49,8 +49,7 @@ class LayerArgs:
             None, as published: |a| = sigmoid(normal) in GateLoop, mostly forgotten after ten
             tokens. For transitions with learned magnitudes.
         input_scale: Multiply the key by sqrt(1 - |a_n|^2), which keeps the state's variance that of
-            one input (Griffin, arXiv 2402.19427, section 2.4). For gates with bounded
-            |a|, without a tied key, which has its own.
+            one input (arXiv 2402.19427, section 2.4). For bounded |a|; a tied key ignores it.
         query: "linear", a projection of x (the paper's), or "constant", one learned number a
             channel, as in the published LRU, S4D and S5, where it is complex.
         rope_theta: Base of the rotary positions (arXiv 2104.09864, 10,000 there) that turn query
@@ -132,8 +131,6 @@ class LayerArgs:
                 raise self.invalid("longest_half_life", f"null with transition {self.transition!r}")
             if self.transition in GATED and (self.gate == "polar_abs" or not self.bias):
                 raise self.invalid("longest_half_life", "null with polar_abs or without bias")
-        if self.input_gate == "tied":
-            self.input_scale = False  # it is one
         if self.input_scale and (self.gate == "polar_abs" or self.ablation == "transition"):
             raise self.invalid("input_scale", "false with polar_abs or without a transition")
         if self.conv_size and self.mixer == "softmax":

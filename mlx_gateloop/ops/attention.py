@@ -16,7 +16,7 @@ def attention(q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes) -> O
     D = decay(tuple(mx.concatenate([mx.zeros_like(plane[:, :1]), plane], 1) for plane in a))
     pairs = tuple(plane[:, 1:, 1:] for plane in D)
     scores = mx.einsum("bnhk,bmhk,bnmhk->bnmh", q, k, pairs[0])
-    # A later infinity times 0 would be NaN.
+    # A later infinity times 0 would be NaN in y.
     scores = mx.where(mx.tri(q.shape[1], dtype=mx.bool_)[:, :, None], scores, 0)
     v_finite, after = without_inf(v, 1)
     y = mx.einsum("bnmh,bmhv->bnhv", scores, v_finite) + after

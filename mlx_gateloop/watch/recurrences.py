@@ -13,7 +13,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.watch import hooks
 from mlx_gateloop.watch.hooks import Arguments, Hook
@@ -177,20 +177,20 @@ class EditedRecurrence:
 
 def _chosen(name: str, each: Any, shape: tuple[int, ...]) -> mx.array:
     width, at = prod(shape), _index(each.channels)
-    if isinstance(at, list) and (wrong := [c for c in at if not 0 <= c < width or c % 1]):
+    if isinstance(at, list) and (wrong := [c for c in at if not 0 <= c < width]):
         raise InputError(f"{name}.channels: expected 0 to {width - 1}, got {wrong[0]}")
     chosen = np.zeros(width, bool)
-    chosen[at] = True
+    try:
+        chosen[at] = True
+    except IndexError:
+        raise InputError(f"{name}.channels: expected indices, got {shown(each.channels)}") from None
     return mx.array(chosen).reshape(shape)
 
 
 def _index(channels: Sequence[int] | np.ndarray | slice | None) -> list[int] | slice:
     if isinstance(channels, slice):
         return channels
-    if channels is None:
-        return slice(None)
-    at = np.asarray(channels)
-    return (np.flatnonzero(at) if at.dtype == bool else at).tolist()
+    return slice(None) if channels is None else list(channels)
 
 
 def _of_state(edit: Any, at: mx.array, state: mx.array) -> mx.array:

@@ -103,31 +103,25 @@ COMMANDS = re.compile(r"^ *```(sh|console)\n(.*?)```", re.DOTALL | re.MULTILINE)
 SKIPPED = {
     "-m venv": "the tests have an environment",
     "pip install": "network; make test-install installs the package",
-    "make demo": "tests/app/browser opens the app that it starts",
-    "--hostfile": "a second machine",
+    "make demo": "tests/app/browser opens the app that it starts", "--hostfile": "a second machine",
     "--preset paper": "minutes even of two steps",
     "experiment ablations": "ten models: minutes even of two steps",
-    "sudo ": "two machines and root",
-    "ulimit ": "shows an error of mlx-lm's",
-    "wikitext-103": "network, and a model of 125M parameters",
-    "--model ID": "network",
+    "sudo ": "two machines and root", "ulimit ": "shows an error of mlx-lm's",
+    "wikitext-103": "network, and a model of 125M parameters", "--model ID": "network",
     "python benchmarks/": "minutes; tests/app/server has the short form",
     "pytest ": "the suite has these tests",
-}
+}  # fmt: skip
 # What is added to a line that has these words: less work, and a free port.
 STEPS = " --set optimizer.warmup_steps=1 --set steps=2 --set eval_every=2 --set checkpoint_every=2"
 WIDTHS = " --set model.hidden_size=64 --set model.intermediate_size=64 --set data.length=16"
 ADDED = {
     "train --config": f"{STEPS}{WIDTHS} --set tokenizer.vocab_size=300",
     "experiment ": f"{STEPS} --set log_every=1 --seeds 1",
-    "--models data_controlled": " --models data_controlled",
-    "--tune 12": " --tune 1",
-    "mlx-lm lora ": " --iters 2",
-    "gateloop tune ": " --steps 2 --length 16",
-    "generate ": " --max-tokens 4",
-    "mlx-lm server ": " --port {port}",
+    "--models data_controlled": " --models data_controlled", "--tune 12": " --tune 1",
+    "mlx-lm lora ": " --iters 2", "gateloop tune ": " --steps 2 --length 16",
+    "generate ": " --max-tokens 4", "mlx-lm server ": " --port {port}",
     "gateloop app ": " --port {port}",
-}
+}  # fmt: skip
 PROGRAMS = {"gateloop ": "-m mlx_gateloop ", "mlx_lm.": "-m mlx_lm "}
 PROGRAMS |= {"OMP_NUM_THREADS=1 python ": "", "python ": ""}
 TEXT = "".join(f"ROMEO: Once {n} plus {n} was {n + n}, and so on.\n" for n in range(900))

@@ -13,11 +13,9 @@ def results(*accuracies, first=0):
 
 
 RUNS = {
-    "data_controlled": results(0.9, 0.8),
-    "fixed": results(0.5, 0.7, 0.1),
-    "real_gates": results(0.75, first=1),
-    "lru": results(0.5, first=2),
-}
+    "data_controlled": results(0.9, 0.8), "fixed": results(0.5, 0.7, 0.1),
+    "real_gates": results(0.75, first=1), "lru": results(0.5, first=2),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("measure", [ACCURACY, BITS])  # fewer bits are a lead

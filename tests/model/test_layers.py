@@ -46,11 +46,9 @@ def expected_time_mixing(layer, x):
     q = heads(ACTIVATIONS[args.query_activation](q))
     v = heads(ACTIVATIONS[args.value_activation](linear("v")))
     keys = {
-        "linear": lambda: heads(linear("k")),
-        "sigmoid": lambda: heads(sigmoid(linear("k"))),
-        "tied": lambda: np.broadcast_to(1 - abs(a), v.shape),
-        "none": lambda: np.ones_like(v),
-    }
+        "linear": lambda: heads(linear("k")), "sigmoid": lambda: heads(sigmoid(linear("k"))),
+        "tied": lambda: np.broadcast_to(1 - abs(a), v.shape), "none": lambda: np.ones_like(v),
+    }  # fmt: skip
     k = keys[args.input_gate]()
     h = np.zeros((*k[:, 0].shape, v.shape[-1]), complex)
     y = np.zeros(v.shape)

@@ -80,12 +80,10 @@ def test_transformations(name):
     function, mlx = getattr(pointwise, name), MLX[name]
     x = normal(3, 4, key=3)
     for transform in (
-        lambda f: mx.vmap(mx.vmap(mx.grad(f))),
-        lambda f: mx.vmap(mx.vmap(mx.grad(mx.grad(f)))),
-        lambda f: mx.vmap(f, in_axes=1, out_axes=1),
-        lambda f: lambda x: mx.jvp(f, [x], [x])[1][0],
+        lambda f: mx.vmap(mx.vmap(mx.grad(f))), lambda f: mx.vmap(mx.vmap(mx.grad(mx.grad(f)))),
+        lambda f: mx.vmap(f, in_axes=1, out_axes=1), lambda f: lambda x: mx.jvp(f, [x], [x])[1][0],
         mx.compile,
-    ):
+    ):  # fmt: skip
         assert error(transform(function)(x), as_numpy(transform(mlx)(x))) < 5e-6
 
 

@@ -112,7 +112,7 @@ def test_channels_is_an_edit_for_each(name):
 @pytest.mark.parametrize(("name", "edits", "message"), [
     ("ours", [Edit(2)], "edits[0].layer: expected 0 to 1, got 2"),
     ("ours", [Edit(0), Edit(0, [8])], "edits[1].channels: expected 0 to 7, got 8"),
-    ("ours", [Edit(0, [1.5])], "edits[0].channels: expected 0 to 7, got 1.5"),
+    ("ours", [Edit(0, [1.5])], "edits[0].channels: expected indices, got [1.5]"),
     ("ours", [Edit(0, tokens=[-1])], "edits[0].tokens: expected 0 or more, got -1"),
     ("ours", [Edit(0, tokens=[4])], "edits[0].tokens: expected 0 to 3, got 4"),
     ("mamba", [Edit(0)], "edits: layer 0 computes its decays inside ssm_step"),

@@ -25,12 +25,10 @@ from mlx_gateloop.io.models import load_weights
 
 WINDOW = 100  # tokens; a message and its answer have fewer
 SAVED = {
-    "falcon_h1": {"dtype": mx.bfloat16},
-    "qwen3_5": {},
-    "recurrent_gemma": {"attention_window_size": WINDOW},
-    "llama": {},
+    "falcon_h1": {"dtype": mx.bfloat16}, "qwen3_5": {},
+    "recurrent_gemma": {"attention_window_size": WINDOW}, "llama": {},
     "gla": {"dtype": mx.bfloat16},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -225,12 +223,10 @@ def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, fo
         text = opened.metadata()["conversation"]
     keys = arrays["keys_values.0"]
     changes = [
-        {"states.0": arrays["states.0"][..., :2]},
-        {"keys_values.0": keys[..., :2]},
-        {"ids": arrays["ids"] + 250},
-        {"keys_values.0": keys[:, :, :9]},
+        {"states.0": arrays["states.0"][..., :2]}, {"keys_values.0": keys[..., :2]},
+        {"ids": arrays["ids"] + 250}, {"keys_values.0": keys[:, :, :9]},
         {f"keys_values.{i}": keys for i in range(2, 4)},
-    ]
+    ]  # fmt: skip
     for change in changes:
         held = {name: np.ascontiguousarray(array) for name, array in (arrays | change).items()}
         sums = {"sha256": checksum(sorted(held.items()), text)}

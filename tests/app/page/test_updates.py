@@ -133,11 +133,9 @@ def test_layers_are_listed_with_those_that_are_not_watched(run):
     value = view_state(run)
     assert [layer["channels"] for layer in value["layers"]] == [3, 3]
     assert value["picker"] == [
-        [0, "1: layers.0.x · test"],
-        [-1, "layers.0.self_attn · not watched: attention"],
-        [1, "2: layers.1.x · test"],
-        [-1, "layers.10.y · not watched: y"],
-    ]
+        [0, "1: layers.0.x · test"], [-1, "layers.0.self_attn · not watched: attention"],
+        [1, "2: layers.1.x · test"], [-1, "layers.10.y · not watched: y"],
+    ]  # fmt: skip
     run.trace = Trace([], 1000, 0)
     hint = "Nothing to show: the layers are not watched: y."  # what was refused comes last
     assert view_state(run) == {"hint": hint}

@@ -17,16 +17,14 @@ from mlx_gateloop.io.model_file import NEEDS_PACKAGE, model_file
 
 VOCAB = 17
 VARIANTS = {
-    "paper": ({}, {}),
-    "heads": ({}, {"num_heads": 2}),
-    "real": ({"gate": "real"}, {}),
+    "paper": ({}, {}), "heads": ({}, {"num_heads": 2}), "real": ({"gate": "real"}, {}),
     "fixed": ({"transition": "fixed"}, {}),
     "fixed and real with heads": ({"transition": "fixed", "gate": "real"}, {"num_heads": 4}),
     "gated and tied": ({"output_gate": True, "tie_word_embeddings": True}, {}),
     "without bias": ({"bias": False, "output_gate": True}, {}),
     "another width": ({"mixing_size": 12, "num_outputs": 9, "final_norm": False}, {"num_heads": 3}),
     "other settings": ({}, {"activation": "gelu_tanh", "norm_eps": 0.1, "num_heads": 4}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("options", "settings"), VARIANTS.values(), ids=VARIANTS)
