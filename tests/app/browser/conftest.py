@@ -10,7 +10,7 @@ import mlx_gateloop as gl
 from mlx_gateloop.tokenizer import CHAT_TEMPLATE, train_tokenizer
 
 LAYERS, CHANNELS = 4, 48
-WIDE, SECONDS = 384, 0.02  # of the slow model: its channels, and the seconds a token
+WIDE, SECONDS = 384, 0.04  # of the slow model: its channels, and the seconds a token
 # Reports connections of a process to other machines. It sees those of Python's sockets only, so the
 # event loop must not be uvloop's.
 WATCH = """
