@@ -79,7 +79,8 @@ def test_an_interrupted_reading_is_resumed(model, work, capsys, monkeypatch, aft
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(gl.State, "read", interrupted)
-    monkeypatch.setattr(read, "SECONDS", -1)
+    if code == 2:  # nothing is saved at the end
+        monkeypatch.setattr(read, "SECONDS", -1)
     assert reads("book.txt") == code
     assert ("--resume continues" if code == 130 else "memory") in capsys.readouterr().err
     assert 0 < state().tokens < len(BOOK)

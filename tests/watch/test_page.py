@@ -171,7 +171,7 @@ def test_in_a_browser(tmp_path):
     model = tiny_model(vocab_size=len(tokenizer))
     never_end(model, tokenizer)
     gl.save(model, tokenizer, tmp_path / "model")
-    file = tmp_path / "page.html"
+    file = tmp_path / "new" / "page.html"
     assert main(["page", "--model", str(tmp_path / "model"), "--out", str(file)]) == 0
     problems = []
     with chromium() as browser:

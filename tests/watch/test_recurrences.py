@@ -38,10 +38,11 @@ def test_edits_are_exact(name, kind):
     before = parts(model)
     plain = model(TEXT, model.make_cache())
     with gl.watch.edit(model, *edits):
-        close(model(TEXT, model.make_cache()), expected, 5e-5)  # GLA's norms of heads amplify
+        close(model(TEXT, model.make_cache()), expected)
     cache = model.make_cache()
     with gl.watch.edit(model, *edits):
         pieces = [model(TEXT[:, a:b], cache) for a, b in ((0, 3), (3, 4), (4, LENGTH))]
-    close(mx.concatenate(pieces, 1), expected, 5e-5)
+    # Its norms of heads amplify rounding: 2.3e-5 on an AMD EPYC.
+    close(mx.concatenate(pieces, 1), expected, 5e-5 if name == "gla" else 2e-5)
     assert parts(model) == before
     assert mx.array_equal(model(TEXT, model.make_cache()), plain)
