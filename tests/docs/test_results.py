@@ -18,7 +18,7 @@ WIKITEXT = ("tuned-real", *(f"convolution{n}" for n in ("", "-fixed", "-real")),
 SLOWER = ["--reference", "data_controlled, phase_share 0.1"]
 TABLES = {
     "running-sum-sobol": ["--beyond", 32],
-    "memory-horizon-small-sobol": ["--beyond", 32],
+    "memory-horizon-small-sobol": [RECORDS / "memory-horizon-small-real", "--beyond", 32],
     "recall-4000": ["--beyond", 8],
     "text-shakespeare-tuned": [RECORDS / "text-shakespeare-tuned-real", *SLOWER],
     "text-wikitext-tuned": [*(RECORDS / f"text-wikitext-{n}" for n in WIKITEXT), *SLOWER],
