@@ -31,31 +31,39 @@ GATELOOP_MULTIVERSION void expand(size_t groups, int group, const uint8_t* x, co
   }
 }
 
-typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
-typedef Vector Unaligned __attribute__((aligned(sizeof(float)), may_alias));
+using Eight = Registers<8>::Vector;
+
+GATELOOP_INLINE void halve(const Registers<16>::Vector& x, Eight& y) {
+  y = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+      __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+GATELOOP_INLINE void halve(const Eight& x, Eight& y) { y = x; }
 
 // Sums of the pairs of neighbours in a, then in b.
-GATELOOP_INLINE void fold(const Vector& a, const Vector& b, Vector& y) {
-  y = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
-      __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+GATELOOP_INLINE void fold(const Eight& a, const Eight& b, Eight& y) {
+  y = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) +
+      __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
 }
 
 // y = x w' for C rows of x and kRows of w; each of the sums is the same for any C.
-template <int C>
+template <int LANES, int C>
 GATELOOP_INLINE void tile(size_t rows, int D, const float* x, const float* w, float* y,
                           size_t stride) {
-  Vector sums[C][kRows] = {};
-  for (int j = 0; j < D; j += kLanes)
+  using Unaligned = typename Registers<LANES>::Unaligned;
+  typename Registers<LANES>::Vector sums[C][kRows] = {};
+  for (int j = 0; j < D; j += LANES)
     for (size_t r = 0; r < kRows; ++r) {
-      Vector row = *(const Unaligned*)(w + r * D + j);
+      auto row = *(const Unaligned*)(w + r * D + j);
       for (int c = 0; c < C; ++c) sums[c][r] += row * *(const Unaligned*)(x + c * D + j);
     }
   for (auto& s : sums) {
-    fold(s[0], s[1], s[0]);
-    fold(s[2], s[3], s[2]);
-    fold(s[0], s[2], s[0]);
-    for (int n = kLanes / kRows; n > 1; n /= 2) fold(s[0], s[0], s[0]);
-    for (size_t r = 0; r < rows; ++r) y[r] = s[0][r];
+    Eight t[kRows];
+    for (size_t r = 0; r < kRows; ++r) halve(s[r], t[r]);
+    fold(t[0], t[1], t[0]);
+    fold(t[2], t[3], t[2]);
+    fold(t[0], t[2], t[0]);
+    fold(t[0], t[0], t[0]);
+    for (size_t r = 0; r < rows; ++r) y[r] = t[0][r];
     y += stride;
   }
 }
@@ -64,9 +72,17 @@ GATELOOP_INLINE void tile(size_t rows, int D, const float* x, const float* w, fl
 GATELOOP_MULTIVERSION void dots(size_t N, size_t rows, int D, const float* x, const float* w,
                                 float* y, size_t stride) {
   size_t n = 0;
-  for (; n + 4 <= N; n += 4) tile<4>(rows, D, x + n * D, w, y + n * stride, stride);
-  for (; n + 2 <= N; n += 2) tile<2>(rows, D, x + n * D, w, y + n * stride, stride);
-  if (n < N) tile<1>(rows, D, x + n * D, w, y + n * stride, stride);
+  auto tiles = [&]<int LANES, int C>() __attribute__((always_inline)) {
+    for (; n + C <= N; n += C) tile<LANES, C>(rows, D, x + n * D, w, y + n * stride, stride);
+  };
+  if (wide_registers()) {
+    tiles.operator()<16, 4>();
+    tiles.operator()<16, 2>();
+    tiles.operator()<16, 1>();
+  } else {
+    tiles.operator()<8, 2>();
+    tiles.operator()<8, 1>();
+  }
 }
 
 // The outputs of a block of rows, for N rows of x.

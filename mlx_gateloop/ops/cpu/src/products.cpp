@@ -8,37 +8,31 @@ namespace gateloop {
 
 namespace {
 
-// Written out, as the compiler leaves some tiles of arrays in memory.
-typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
-typedef Vector Unaligned __attribute__((aligned(sizeof(float)), may_alias));
-
-GATELOOP_INLINE const Unaligned* vectors(const float* p) { return (const Unaligned*)p; }
-GATELOOP_INLINE Unaligned* vectors(float* p) { return (Unaligned*)p; }
-
-template <int ROWS, int VECTORS>
+template <int LANES, int ROWS, int VECTORS>
 GATELOOP_INLINE void multiply_tile(int begin, int end, const float* a, int row, int column,
                                    const float* b, int width, float* c, int stride) {
-  Vector sum[ROWS][VECTORS];
+  using Unaligned = typename Registers<LANES>::Unaligned;
+  typename Registers<LANES>::Vector sum[ROWS][VECTORS];
   for (int r = 0; r < ROWS; ++r)
-    for (int x = 0; x < VECTORS; ++x) sum[r][x] = vectors(c + r * stride)[x];
+    for (int x = 0; x < VECTORS; ++x) sum[r][x] = ((const Unaligned*)(c + r * stride))[x];
   for (int p = begin; p < end; ++p)
     for (int r = 0; r < ROWS; ++r)
       for (int x = 0; x < VECTORS; ++x)
-        sum[r][x] += a[r * row + p * column] * vectors(b + p * width)[x];
+        sum[r][x] += a[r * row + p * column] * ((const Unaligned*)(b + p * width))[x];
   for (int r = 0; r < ROWS; ++r)
-    for (int x = 0; x < VECTORS; ++x) vectors(c + r * stride)[x] = sum[r][x];
+    for (int x = 0; x < VECTORS; ++x) ((Unaligned*)(c + r * stride))[x] = sum[r][x];
 }
 
-template <int ROWS>
+template <int LANES, int ROWS>
 GATELOOP_INLINE void multiply_rows(int i, int begin, int end, int width, Left a, const float* b,
                                    float* c, int stride) {
   int x = 0;
   const float* rows = a.data + i * a.row;
   c += i * stride;
-  for (; x + 2 * kLanes <= width; x += 2 * kLanes)
-    multiply_tile<ROWS, 2>(begin, end, rows, a.row, a.column, b + x, width, c + x, stride);
+  for (; x + 2 * LANES <= width; x += 2 * LANES)
+    multiply_tile<LANES, ROWS, 2>(begin, end, rows, a.row, a.column, b + x, width, c + x, stride);
   if (x < width)
-    multiply_tile<ROWS, 1>(begin, end, rows, a.row, a.column, b + x, width, c + x, stride);
+    multiply_tile<LANES, ROWS, 1>(begin, end, rows, a.row, a.column, b + x, width, c + x, stride);
 }
 
 template <int ROWS, int COLUMNS>
@@ -75,23 +69,30 @@ GATELOOP_INLINE void transpose(int rows, int columns, const float* from, float* 
           to[(j + x) * rows + i + r] = from[(i + r) * columns + j + x];
 }
 
-}  // namespace
-
-GATELOOP_MULTIVERSION void multiply(int rows, int inner, int width, Left a, const float* b,
-                                    float* c, int stride) {
+template <int LANES>
+GATELOOP_INLINE void multiply_all(int rows, int inner, int width, Left a, const float* b, float* c,
+                                  int stride) {
   bool lower = a.part == Part::lower, upper = a.part == Part::upper;
   auto row = [&](int i, int begin, int end) __attribute__((always_inline)) {
-    if (begin < end) multiply_rows<1>(i, begin, end, width, a, b, c, stride);
+    if (begin < end) multiply_rows<LANES, 1>(i, begin, end, width, a, b, c, stride);
   };
   int i = 0;
   for (; i + 4 <= rows; i += 4) {
-    multiply_rows<4>(i, upper ? i + 3 : 0, lower ? i + 1 : inner, width, a, b, c, stride);
+    multiply_rows<LANES, 4>(i, upper ? i + 3 : 0, lower ? i + 1 : inner, width, a, b, c, stride);
     // The triangle beside the diagonal: no zero is multiplied, as 0 times infinity is NaN.
     for (int r = 0; r < 3 && (lower || upper); ++r)
       if (lower) row(i + r + 1, i + 1, i + r + 2);
       else row(i + r, i + r, i + 3);
   }
   for (; i < rows; ++i) row(i, upper ? i : 0, lower ? i + 1 : inner);
+}
+
+}  // namespace
+
+GATELOOP_MULTIVERSION void multiply(int rows, int inner, int width, Left a, const float* b,
+                                    float* c, int stride) {
+  if (wide_registers()) multiply_all<16>(rows, inner, width, a, b, c, stride);
+  else multiply_all<8>(rows, inner, width, a, b, c, stride);
 }
 
 GATELOOP_MULTIVERSION void dots(int rows, int columns, int inner, const float* a, const float* b,

@@ -6,6 +6,14 @@ namespace gateloop {
 
 constexpr int kLanes = 16;
 
+// Vectors of floats, written out, as the compiler leaves some tiles of arrays in memory. It leaves
+// vectors there, too, that are wider than a register: then products take 50 times as long.
+template <int LANES>
+struct Registers {
+  typedef float Vector __attribute__((vector_size(LANES * sizeof(float))));
+  typedef Vector Unaligned __attribute__((aligned(sizeof(float)), may_alias));
+};
+
 // The elements of the left factor that are not zero.
 enum class Part { whole, lower, upper };
 

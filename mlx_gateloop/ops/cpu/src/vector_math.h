@@ -27,4 +27,13 @@ GATELOOP_VECTOR float erfcf(float) noexcept;
 #define GATELOOP_MULTIVERSION
 #endif
 
+// Tell if a register holds 16 floats, not 8 or fewer.
+inline bool wide_registers() {
+#ifdef GATELOOP_CLONES
+  return __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
 #define GATELOOP_INLINE __attribute__((always_inline)) inline
