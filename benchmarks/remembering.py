@@ -237,13 +237,9 @@ def _tokens(rows: list[bytes]) -> mx.array:
 
 def half_lives(model: gl.Model, text: bytes) -> np.ndarray:
     """Return the half-life of every channel, in bytes of text, by its mean log|a|."""
-    found: list[np.ndarray] = []
-    with gl.watch.recording(model) as recorder:
-        model(_tokens([text[:READ]]), cache=model.make_cache())
-    for layer in range(recorder.trace.layers):
-        magnitude = recorder.trace.magnitude(layer).astype(np.float64)
-        found.append(math.log(2) / np.maximum(-np.log(magnitude).mean(0), 1e-12))
-    return np.concatenate(found)
+    trace = gl.watch.trace_of(model, [*text[:READ]])
+    rates = [trace.rate(layer).mean(0, np.float64) for layer in range(trace.layers)]
+    return math.log(2) / np.maximum(np.concatenate(rates), 1e-12)
 
 
 def main() -> None:

@@ -175,7 +175,7 @@ def text(folder: Path) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
         write(texts / f"{name}.jsonl", chain.from_iterable(groups))
     train(config, str(texts), folder)
     model, tokenizer = gl.load(str(folder))
-    held_out = (document for group in parts.validation for document in group)
+    held_out = chain.from_iterable(parts.validation)
     documents = (tokenizer.encode(document) for document in held_out if isinstance(document, str))
     for ids in [np.array(ids[:64]) for ids in documents if len(ids) >= 64][:TEXTS]:
         yield model, ids, ids[1:]

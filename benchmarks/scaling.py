@@ -2,9 +2,8 @@
 
 Sums of 4 kB to 250 MB over 2 and 4 ranks on loopback, in turns, then steps of a recipe on 1, 2 and
 4 ranks; the best of several turns counts, as other programs may run. The rest is computed: steps
-over links of other kinds.
-`--predict` leaves out the measurements. `--overhead` measures the exchange of 124M gradients
-alone: steps on two ranks that sleep for a second instead of computing.
+over links of other kinds. `--predict` leaves out the measurements. `--overhead` measures the
+exchange of 124M gradients alone: steps on two ranks that sleep for a second instead of computing.
 """
 
 import argparse

@@ -46,11 +46,11 @@ class Visitor:
     """A page and its random actions; an action with nothing to act on is not counted."""
 
     def __init__(self, page: Page, random: random.Random, name: str) -> None:
-        self.visit, self.page, self.random, self.name = page, page.tab, random, name
+        self.page, self.tab, self.random, self.name = page, page.tab, random, name
         self.problems = page.problems
         self.counts: Counter[str] = Counter()
         self.running: dict[str, float] = {}  # since when
-        self.page.set_default_timeout(20_000)
+        self.tab.set_default_timeout(20_000)
         actions: dict[Callable[[], bool | None], int] = {
             self.ask: 6,
             self.complete: 2,
@@ -90,14 +90,14 @@ class Visitor:
 
     def stop(self) -> None:
         name = self.random.choice(["chat", "complete", "compare"])
-        self.page.evaluate(CLICK, f"#{name}-stop")
+        self.tab.evaluate(CLICK, f"#{name}-stop")
 
     def layer(self) -> bool:
         self._tab("Chat")
-        if not self.page.locator("#chat-view .layer").is_visible():  # before the first answer
+        if not self.tab.locator("#chat-view .layer").is_visible():  # before the first answer
             return False
-        layers = self.page.locator("#chat-view .layer option").count()
-        self.page.select_option("#chat-view .layer", index=self.random.randrange(layers))
+        layers = self.tab.locator("#chat-view .layer option").count()
+        self.tab.select_option("#chat-view .layer", index=self.random.randrange(layers))
         return True
 
     def token(self) -> bool:
@@ -112,7 +112,7 @@ class Visitor:
     def edit(self) -> bool:
         if not self._button("Edit"):
             return False
-        box = self.page.locator("#chat textarea").first
+        box = self.tab.locator("#chat textarea").first
         try:
             box.fill(self.random.choice(QUESTIONS), timeout=2_000)
         except Error:  # an answer continued meanwhile, and the chat was redrawn
@@ -120,11 +120,11 @@ class Visitor:
         return self._button("Submit")
 
     def clear(self) -> None:
-        self.page.evaluate(CLICK, "#clear")
+        self.tab.evaluate(CLICK, "#clear")
 
     def model(self) -> None:
-        self.page.locator("#model input").click()
-        options = self.page.locator("[role=option]")
+        self.tab.locator("#model input").click()
+        options = self.tab.locator("[role=option]")
         options.first.wait_for()
         options.nth(self.random.randrange(options.count())).click()
 
@@ -133,51 +133,51 @@ class Visitor:
         return self._one_of("#saved tbody tr")
 
     def _one_of(self, selector: str) -> bool:
-        return self.page.evaluate(
+        return self.tab.evaluate(
             "([selector, share]) => { const all = document.querySelectorAll(selector),"
             " one = all[Math.floor(share * all.length)]; one?.click(); return Boolean(one) }",
             [selector, self.random.random()],
         )
 
     def delete(self) -> bool:
-        return bool(self.page.evaluate(CLICK, "#delete:enabled"))
+        return bool(self.tab.evaluate(CLICK, "#delete:enabled"))
 
     def undelete(self) -> bool:
-        return bool(self.page.evaluate(CLICK, "#undelete:enabled"))
+        return bool(self.tab.evaluate(CLICK, "#undelete:enabled"))
 
     def reload(self) -> None:
-        self.visit.reload()
-        self.problems = self.visit.problems
+        self.page.reload()
+        self.problems = self.page.problems
         self.running.clear()
 
     def finish(self) -> None:
         """Check that everything still works."""
         try:
             for name in ("chat", "complete", "compare"):
-                self.page.evaluate(CLICK, f"#{name}-stop")
+                self.tab.evaluate(CLICK, f"#{name}-stop")
             self._tab("Chat")
-            self.visit.choose(MODEL)
+            self.page.choose(MODEL)
             self.clear()
-            self.page.wait_for_timeout(2000)
+            self.tab.wait_for_timeout(2000)
             self.ask()
-            self.page.wait_for_function(f"{view()}.run && {view()}.done && {view()}.have > 0")
+            self.tab.wait_for_function(f"{view()}.run && {view()}.done && {view()}.have > 0")
         except Error as error:
             self.problems.append(f"at the end: {str(error).splitlines()[0]}")
 
     def _send(self, tab: str, name: str, text: str, key: str) -> None:
         self._tab(tab)
-        box = self.page.locator(f"#{name}-box textarea")
+        box = self.tab.locator(f"#{name}-box textarea")
         box.fill(text)
         box.press(key)
 
     def _tab(self, name: str) -> None:
-        self.page.get_by_role("tab", name=name).click()
+        self.tab.get_by_role("tab", name=name).click()
 
     def _button(self, label: str) -> bool:
-        return bool(self.page.evaluate(CLICK, f"#chat [aria-label={label}]:enabled"))
+        return bool(self.tab.evaluate(CLICK, f"#chat [aria-label={label}]:enabled"))
 
     def _look_for_stuck(self) -> None:
-        now, found = time.monotonic(), self.page.evaluate(RUNNING)
+        now, found = time.monotonic(), self.tab.evaluate(RUNNING)
         self.running = {run: self.running.get(run, now) for run in found}
         for run, since in self.running.items():
             if now - since > STUCK_SECONDS:

@@ -61,7 +61,7 @@ def main() -> None:
         parser.error(f"{file}: made with {found['options']}; choose another --out")
     bits: dict[str, dict[str, float]] = found.setdefault("bits", {})
     for seed in range(arguments.seeds):
-        for number, (name, (settings, constants)) in enumerate(starts(arguments.rate).items()):
+        for number, (name, (settings, constants)) in enumerate(starts(rate).items()):
             if str(seed) in bits.setdefault(name, {}):
                 continue
             folder = arguments.out / f"start-{number}" / f"{REFERENCE}-{seed}"

@@ -25,14 +25,14 @@ import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 import numpy as np
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import dequantize_model
 
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.tokenizer import plain_ids
-from mlx_gateloop.train.chunks import States, zero_states
+from mlx_gateloop.train.chunks import States, caches_of, zero_states
 from mlx_gateloop.train.tune_state import TRIAL, VALIDATIONS, _Tuner
 
 SIZES: dict[str, Any] = {"batch_size": 4, "length": 256, "steps": 40}  # of the state's training
@@ -46,9 +46,7 @@ def nats(model: Any, ids: np.ndarray, states: States, again: float = 0.0) -> lis
     rows, losses = np.arange(HELD)[:, None] * LENGTH + np.arange(LENGTH + 1), []
     for batch in np.split(ids[rows], HELD // ROWS):
         inputs, targets = mx.array(batch[:, :-1]), mx.array(batch[:, 1:])
-        caches = model.make_cache()
-        for cache, layer in zip(caches, states, strict=True):
-            cache.cache = [mx.repeat(x, ROWS, 0) for x in layer]
+        caches = caches_of(model, tree_map(lambda x: mx.repeat(x, ROWS, 0), states))
         for at in range(0, LENGTH, BOUNDARY):
             for cache, layer in zip(caches, states, strict=True):
                 added = again if at else 0

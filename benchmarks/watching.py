@@ -2,10 +2,9 @@
 
 Decodes with and without a recording in turns, on a random model of Falcon-H1's type with its depth
 and number of heads, all else tiny, and on one of RecurrentGemma's type with its width, two
-recurrent layers deep. Then appends 100,000 tokens of 12 layers with 624 complex
-channels, 32 at a time as a recorder does, and asks what the last token remembers, as a program and
-as the app's page does. Last, all single
-tokens are left out of 200 of the demo model.
+recurrent layers deep. Then appends 100,000 tokens of 12 layers with 624 complex channels, 32 at a
+time as a recorder does, and asks what the last token remembers, as a program and as the app's page
+does. Last, all single tokens are left out of 200 of the demo model.
 """
 
 import statistics

@@ -1,11 +1,10 @@
 """The target of a conversion, checked before any work."""
 
-import os
 from pathlib import Path
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.files import contents
+from mlx_gateloop.io.files import contents, require_writable
 from mlx_gateloop.io.layers import LAYERS_TYPE
 from mlx_gateloop.model.registered import MODELS
 
@@ -23,9 +22,7 @@ def check_target(target: Path, sources: list[Path], force: bool) -> None:
     for source in sources:
         if target.resolve() in (source.resolve(), *source.resolve().parents):
             raise InputError(f"{target}: holds the source, {source.name}; give another output")
-    parent = next(p for p in target.absolute().parents if p.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise InputError(f"{target}: {parent} is not a writable directory; give another output")
+    require_writable(target)
     if not target.exists() or (target.is_dir() and not contents(target)):
         return
     if not _is_ours(target):

@@ -223,8 +223,7 @@ class TextStream:
         return self._rest() if self._new else ""
 
     def _rest(self) -> str:
-        text: str = self._decode([*self._context, *self._new])
-        return text[len(self._known) :]
+        return self._decode([*self._context, *self._new])[len(self._known) :]
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:

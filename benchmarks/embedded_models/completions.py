@@ -27,6 +27,7 @@ from mlx_gateloop.generate import Sampling, Speed, stream
 from mlx_gateloop.io.models import load
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model
+from mlx_gateloop.tokenizer import TextStream
 from mlx_gateloop.train.evaluate import evaluate
 
 from . import library
@@ -97,8 +98,7 @@ def ngram_writer(ngram: KneserNey, tokenizer: Any) -> Writer:
     def writer(prompt: str, seed: int, speed: Speed) -> Iterator[str]:
         chance = np.random.default_rng(seed)
         tokens = tokenizer.encode(prompt, add_special_tokens=False)
-        detokenizer = tokenizer.detokenizer
-        detokenizer.reset()
+        text = TextStream(tokenizer, tokens)
         for _ in range(LIMIT):
             likely = ngram.probabilities(tokens[1 - ORDER :]) ** (1 / TEMPERATURE)
             token = int(chance.choice(len(likely), p=likely / likely.sum()))
@@ -107,10 +107,8 @@ def ngram_writer(ngram: KneserNey, tokenizer: Any) -> Writer:
                 speed.tokens = 0  # ended, not stopped
                 break
             tokens.append(token)
-            detokenizer.add_token(token)
-            yield detokenizer.last_segment
-        detokenizer.finalize()
-        yield detokenizer.last_segment
+            yield text.add(token)
+        yield text.end()
 
     return writer
 

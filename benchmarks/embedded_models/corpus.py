@@ -8,6 +8,7 @@ import builtins
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from mlx_gateloop.data import Document
@@ -43,7 +44,7 @@ def documents(seed: int = 0, copies: int = COPIES, unseen: Sequence[str] = ()) -
     files = [spaced(file) for file in unseen]
     mixed: list[Document] = []
     turns: list[Conversation] = []
-    for document in (document for group in pydocs.groups() for document in group):
+    for document in chain.from_iterable(pydocs.groups()):
         if any(line in file for line in quotations(document) for file in files):
             continue
         if isinstance(document, str):
@@ -78,8 +79,7 @@ def familiar() -> list[Conversation]:
 
 
 def _conversations() -> list[Conversation]:
-    documents = (document for group in pydocs.groups() for document in group)
-    return [document for document in documents if not isinstance(document, str)]
+    return [d for d in chain.from_iterable(pydocs.groups()) if not isinstance(d, str)]
 
 
 def quotations(document: Document) -> list[str]:

@@ -38,12 +38,11 @@ TESTED = ("parameters", "steps", "loss", "accuracy", "asked_by_span", "right_by_
 
 def command(model: str, out: Path) -> list[str]:
     """Return the words of the command that trains one of the models, after `gateloop`."""
-    settings = {"steps": STEPS, **SETTINGS[model]}
     words = ["experiment", "memory-horizon", "--preset", "running_sum", "--models", model]
     words += ["--seeds", "1", "--draws", "1", "--out", str(out)]
     if (out / "experiment.json").exists():
         words.append("--resume")
-    for key, value in settings.items():
+    for key, value in {"steps": STEPS, **SETTINGS[model]}.items():
         words += ["--set", f"{key}={value}"]
     return words
 

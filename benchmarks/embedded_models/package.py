@@ -6,7 +6,6 @@ The second directory is replaced if such a model is there. README.md, the model'
 by hand: it stays, and has no hash.
 """
 
-import hashlib
 import json
 import shutil
 import sys
@@ -16,7 +15,7 @@ from mlx_gateloop.app.generation.files import SUMS
 
 from mlx_gateloop.__main__ import main as gateloop
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.files import staged
+from mlx_gateloop.io.files import sha256, staged
 from mlx_gateloop.io.model_file import MODEL_FILE
 
 from .arguments import check_own, errors_in_one_line, paths
@@ -68,9 +67,7 @@ def thinned(log: str) -> str:
 def sums(directory: Path) -> str:
     """Return the lines of `sha256sum` for the files of a directory, except the card."""
     files = sorted(file for file in directory.iterdir() if file.name not in (SUMS, CARD))
-    return "".join(
-        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files
-    )
+    return "".join(f"{sha256(file)}  {file.name}\n" for file in files)
 
 
 if __name__ == "__main__":

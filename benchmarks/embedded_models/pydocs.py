@@ -36,8 +36,7 @@ class Entry:
     @property
     def chat(self) -> list[dict[str, str]]:
         """A question about the entry, answered with the docstring's first paragraph."""
-        kind = "is" if self.signature == "" else "does"
-        question = f"What is `{self.name}`?" if kind == "is" else f"What does `{self.name}` do?"
+        question = f"What does `{self.name}` do?" if self.signature else f"What is `{self.name}`?"
         first = " ".join(self.doc.split("\n\n")[0].split())
         answer = f"`{self.name}{self.signature}`: {first}" if self.signature else first
         return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]

@@ -174,11 +174,10 @@ def _download(hub_id: str) -> Path:
 def download(hub_id: str, patterns: list[str]) -> Path:
     """Fetch the files of a repository's newest snapshot; without network, take the cached one."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         return Path(snapshot_download(hub_id, allow_patterns=patterns))
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         problem = f"not on disk, not from the hub ({one_line(error)})"
         advice = "check the name and the network, or give a local directory"
         raise InputError(f"{hub_id}: {problem}; {advice}") from None

@@ -82,8 +82,7 @@ class Fla(Source[Any]):
 
     def build(self, args: Any) -> nn.Module:
         if args.model_type != "transformer":
-            model: nn.Module = module(args.model_type).Model(args)
-            return model.eval()
+            return module(args.model_type).Model(args).eval()
         from mlx_lm.models import llama
 
         config = llama.ModelArgs(
@@ -99,8 +98,7 @@ class Fla(Source[Any]):
             rope_theta=args.rope_theta,
             tie_word_embeddings=args.tie_word_embeddings,
         )
-        model = llama.Model(config)
-        return model.eval()
+        return llama.Model(config).eval()
 
     def table(self, args: Any) -> list[Rule]:
         rules = []

@@ -166,8 +166,7 @@ class TorchReference:
 
         self._states.clear()
         with torch.no_grad():
-            result: np.ndarray = self._model(torch.from_numpy(tokens)).numpy()
-        return result
+            return self._model(torch.from_numpy(tokens)).numpy()
 
     def hidden_states(self, tokens: np.ndarray) -> list[np.ndarray]:
         self.logits(tokens)

@@ -87,8 +87,7 @@ def _source() -> str:
         return "mlx-gateloop"
     origin = json.loads(text)
     editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
-    url: str = origin["url"]
-    return editable + url.removeprefix("file://")
+    return editable + origin["url"].removeprefix("file://")
 
 
 def _build_info() -> Any:

@@ -21,13 +21,12 @@ _BLANK_LINE = re.compile(r"^[^\S\n]*\n", re.MULTILINE)
 def download() -> Path:
     """Return the folder of the hub's parquet files, downloaded if it is not cached."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         repository = snapshot_download(
             REPOSITORY, repo_type="dataset", allow_patterns=f"{CONFIGURATION}/*.parquet"
         )
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except OSError as error:
         raise InputError(
             f"wikitext-103: cannot be downloaded ({type(error).__name__}); with a network, run `hf"
             f" download {REPOSITORY} --repo-type dataset --include '{CONFIGURATION}/*' --local-dir"

@@ -104,10 +104,9 @@ class World:
         for rank, other in enumerate(others, 1):
             for name, value in first.items():
                 if other.get(name) != value:
-                    pair = (
-                        f"rank {rank} on {self.hosts[rank]} differs from rank 0 on {self.hosts[0]}"
-                    )
-                    raise InputError(f"{pair} in its {name}: {other.get(name)}, not {value}")
+                    one, zero = (f"rank {n} on {self.hosts[n]}" for n in (rank, 0))
+                    difference = f"{name}: {other.get(name)}, not {value}"
+                    raise InputError(f"{one} differs from {zero} in its {difference}")
 
     @contextmanager
     def waiting(self, purpose: str) -> Iterator[None]:

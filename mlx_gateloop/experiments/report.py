@@ -123,11 +123,11 @@ def report_text(tree: Mapping[str, Any], folder: Path) -> str:
     marks = [[name, f"{value:.3f}"] for name, value in tree["oracles"].items()]
     names, accuracies = accuracy_by_span(runs)
     by_span = [[title(model), *values] for model, values in accuracies.items()]
-    facts = [*tree["environment"].items(), *made(every), *_configuration(experiment)]
+    rows = [*tree["environment"].items(), *made(every), *_configuration(experiment)]
     pictures = [f"![{file.stem}]({file.name})" for file in sorted(folder.glob("*.png"))]
     parts = [
         f"# {experiment.name}, preset {experiment.preset}",
-        markdown_table(["", ""], facts),
+        markdown_table(["", ""], rows),
         *_test_results(experiment, runs, tree),
         *left_out(experiment, every, runs),
         *listed_leads(runs, measure),

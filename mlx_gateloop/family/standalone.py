@@ -10,7 +10,6 @@ parts, has one entry.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -87,9 +86,8 @@ def _chunk(
 ) -> tuple[mx.array, mx.array]:
     """Apply the recurrence to few tokens at once. Every exponent is at most 0."""
     total = mx.cumsum(log_a, 1)
-    length = mx.arange(v.shape[1])
-    is_past = (length[:, None] >= length)[..., None, None]
-    decay = mx.exp(mx.where(is_past, total[:, :, None] - total[:, None], -math.inf))
+    is_past = mx.tri(v.shape[1], dtype=mx.bool_)[..., None, None]
+    decay = mx.exp(mx.where(is_past, total[:, :, None] - total[:, None], -mx.inf))
     scores = mx.einsum("bnhk,bmhk,bnmhk->bhnm", q, k, decay)
     y = mx.einsum("bhnm,bmhv->bnhv", scores, v)
     y = y + mx.einsum("bnhk,bhkv->bnhv", q * mx.exp(total), h)

@@ -1,7 +1,6 @@
 """Checks of a model directory before it is loaded: kinds and sizes of files, and of the model."""
 
 import math
-import os
 from pathlib import Path
 
 import mlx.core as mx
@@ -9,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.io.machine import memory_bytes
 from mlx_gateloop.model.linear import can_keep_short
 from mlx_gateloop.model.registered import MODELS
 
@@ -68,7 +68,7 @@ def _check_shapes(directory: Path, arrays: list[tuple[str, list[int]]]) -> None:
 
 
 def check_memory(what: object, nbytes: int) -> None:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = memory_bytes()
     if nbytes > memory:
         size, available = f"{nbytes / 2**30:,.1f} GB", f"{memory / 2**30:,.1f} GB"
         raise InputError(f"{what}: needs {size} of memory, this machine has {available}")

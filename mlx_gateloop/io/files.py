@@ -65,7 +65,7 @@ def require_writable(target: Path) -> None:
     """Check that the nearest folder above a target that exists can be written in."""
     parent = next(p for p in target.absolute().parents if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise InputError(f"{target}: {parent} is not a folder to write in; give another file")
+        raise InputError(f"{target}: {parent} is not a folder to write in; give another path")
 
 
 @contextmanager

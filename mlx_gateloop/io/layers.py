@@ -55,7 +55,7 @@ def load_layers(path: str | os.PathLike[str]) -> dict[str, GateLoop]:
         for name, layer in layers.items():
             names = _parameters(name, layer)
             layer.load_weights([(key.removeprefix(f"{name}."), weights[key]) for key in names])
-    except (InputError, RuntimeError, ValueError, TypeError, KeyError) as error:
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
     return layers
 

@@ -21,13 +21,12 @@ PACKAGES = ("mlx", "mlx-lm", "numpy", "jax", "torch", "gateloop-transformer", "f
 def facts(command: str) -> dict[str, str]:
     """The command, the date, the machine and the versions of a measurement."""
     packages = [f"{name} {number}" for name in PACKAGES if (number := installed(name))]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     device = mx.device_info().get("device_name", "") if mx.default_device().type == mx.gpu else ""
     cpu = mx.device_info(mx.Device(mx.cpu))["device_name"]
     return {
         "command": f"`{command}`",
         "date": now(),
-        "CPU": f"{cpu}, {cores()} core{'s' * (cores() > 1)}, {memory:.0f} GiB",
+        "CPU": f"{cpu}, {cores()} core{'s' * (cores() > 1)}, {memory_bytes() / 2**30:.0f} GiB",
         "system": f"{platform.platform()}, Python {platform.python_version()}",
         "MLX device": f"{mx.default_device()} {device}".strip(),
         "versions": ", ".join([f"mlx-gateloop {__version__}{_commit()}", *packages]),
@@ -62,6 +61,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def memory_bytes() -> int:
+    """The size of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def pin_cpus(index: int, count: int) -> None:
     """Pin this process and its threads to one of `count` shares of the processors (Linux)."""
     if sys.platform == "linux":
@@ -79,7 +83,6 @@ def _commit() -> str:
     root = Path(__file__).parents[2]
     if not (root / ".git").exists() or not (git := which("git")):
         return ""
-
     command = [git, "--no-optional-locks", "-C", str(root), "describe", "--always", "--dirty"]
     command += ["--exclude", "*"]  # tags
     commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()

@@ -20,7 +20,6 @@ from mlx_gateloop.io.files import checksum, require_new, staged
 from mlx_gateloop.model.lm import ModelArgs, readable_ids
 from mlx_gateloop.model.state import State
 
-EXPECTED = "a state of gateloop read or gl.write_state"
 MAX_ITEMS = 1_000_000  # of the lists that the names in a file make
 DAMAGED = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 
@@ -186,7 +185,8 @@ def _reading(file: str | os.PathLike[str] | BytesIO, path: Any) -> Iterator[Any]
             raise ValueError("its indices are out of range")
         yield read
     except DAMAGED as error:
-        raise InputError(f"{path}: not {EXPECTED}: {one_line(error)}") from error
+        expected = "a state of gateloop read or gl.write_state"
+        raise InputError(f"{path}: not {expected}: {one_line(error)}") from error
 
 
 def _list_items(names: Iterable[str]) -> int:

@@ -110,12 +110,9 @@ class Gates(nn.Module):
         gamma = self._transition_input("gamma", x, projections)
         if self.args.ablation == "transition":
             return Transition.polar(mx.zeros_like(gamma))
-        if self.args.gate == "real":
-            return Transition.sigmoid(gamma)
-        polar = Transition.sigmoid if self.args.gate == "polar" else _polar_abs
-        if self.args.ablation == "phase":
-            return polar(gamma, None)
-        return polar(gamma, self._transition_input("theta", x, projections))
+        is_real = self.args.gate == "real" or self.args.ablation == "phase"
+        theta = None if is_real else self._transition_input("theta", x, projections)
+        return (_polar_abs if self.args.gate == "polar_abs" else Transition.sigmoid)(gamma, theta)
 
     def _transition_input(self, name: str, x: mx.array, projections: Projections) -> mx.array:
         # always float32: an error of |a| is raised to the power of the length

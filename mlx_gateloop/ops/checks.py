@@ -27,12 +27,13 @@ def check_convolve(q: mx.array, k: mx.array, v: mx.array, a: Transition) -> None
 
 
 def check_linear_scan(a: mx.array, x: mx.array, h0: mx.array | None) -> None:
-    for name, array in (("a", a), ("x", x)) + ((("h0", h0),) if h0 is not None else ()):
-        check_type(name, array, mx.inexact, "floating-point or complex64")
+    check_type("a", a, may_be_complex=True)
+    check_type("x", x, may_be_complex=True)
     if x.ndim < 2:
         raise ValueError(f"x: expected [B, L, ...], got shape {x.shape}")
     _check_shape("a", a, x.shape, "x's shape")
     if h0 is not None:
+        check_type("h0", h0, may_be_complex=True)
         _check_shape("h0", h0, (x.shape[0], *x.shape[2:]), "x's shape without axis 1")
 
 

@@ -36,7 +36,7 @@ def convolve(
         >>> y.shape, h.shape
         ((1, 100, 8), (1, 1, 8))
     """
-    a = a if isinstance(a, Transition) else Transition.of(a)
+    a = Transition.of(a)
     check_convolve(q, k, v, a)
     shape, dtype = v.shape, v.dtype
     state = (q.shape[0], 1 + a.is_complex, *q.shape[2:], *v.shape[3:])

@@ -68,7 +68,7 @@ def gate_loop(
         >>> y.shape, h.shape
         ((1, 100, 8), (1, 2, 8))
     """
-    gates = a if isinstance(a, Transition) else Transition.of(a)
+    gates = Transition.of(a)
     check_gate_loop(q, k, v, gates, h0, mask)
     check_choice("mode", mode, get_args(Mode))
     if h0 is not None:
@@ -155,7 +155,7 @@ def gate_loop_softmax(q: mx.array, k: mx.array, v: mx.array, a: mx.array | Trans
         >>> gate_loop_softmax(q, k, v, Transition.sigmoid(gamma)).shape
         (1, 10, 8)
     """
-    a = a if isinstance(a, Transition) else Transition.of(a)
+    a = Transition.of(a)
     check_gate_loop(q, k, v, a, None, None)
     if v.size == 0:
         return v

@@ -47,7 +47,7 @@ def gate_loop_over_ranks(
     """
     if h0 is not None:
         raise ValueError("h0: expected None, as a sequence over ranks begins from zero")
-    a = a if isinstance(a, Transition) else Transition.of(a)
+    a = Transition.of(a)
     _, state = gate_loop(q, k, v, a, mask=mask, reverse=reverse, backend=backend)
     one = mx.ones_like(state[:, :1] if v.ndim == 3 else state[:, :1, ..., :1])
     start = one if state.shape[1] == 1 else mx.concatenate([one, mx.zeros_like(one)], 1)

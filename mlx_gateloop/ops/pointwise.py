@@ -45,6 +45,11 @@ def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
     return extension.cross_entropy(logits, targets.astype(mx.int64))
 
 
+def summed_cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
+    """Sum `cross_entropy` over the targets that are asked, those that are not negative."""
+    return mx.where(targets >= 0, cross_entropy(logits, mx.maximum(targets, 0)), 0).sum()
+
+
 def _pointwise(name: str, otherwise: Callable[[mx.array], mx.array], x: mx.array) -> mx.array:
     extension = extension_on_cpu()
     if extension is None or x.dtype not in FLOATS:

@@ -36,8 +36,7 @@ def relative_attention(
     if extension is None or (parts == 0 and q.shape[2] == 1):
         return composed(q, keys, v, parts, mask)
     arrays = [x.astype(mx.float32) for x in (q, keys, v)]
-    y: mx.array = extension.relative_attention(*arrays, mask, parts=parts)
-    return y.astype(v.dtype)
+    return extension.relative_attention(*arrays, mask, parts=parts).astype(v.dtype)
 
 
 def composed(

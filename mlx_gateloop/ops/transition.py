@@ -57,13 +57,15 @@ class Transition:
         return Transition("polar", *_real_pair("log_magnitude", log_magnitude, "phase", phase))
 
     @staticmethod
-    def of(array: mx.array) -> "Transition":
-        """Build a transition from its values, a complex64 or a real array.
+    def of(array: "mx.array | Transition") -> "Transition":
+        """Build a transition from its values, a complex64 or a real array; one that is built stays.
 
         Raises:
             ValueError: Not an array of floats or of complex64.
         """
-        check_type("a", array, mx.inexact, "floating-point or complex64")
+        if isinstance(array, Transition):
+            return array
+        check_type("a", array, may_be_complex=True)
         return Transition("cartesian", *pl.split(array))
 
     def reset(self, starts: mx.array) -> "Transition":
@@ -126,21 +128,19 @@ def _sigmoid(x: mx.array) -> mx.array:
 def _real_pair(
     name: str, value: mx.array, other_name: str, other: mx.array | None
 ) -> tuple[mx.array, mx.array | None]:
-    for label, array in ((name, value), (other_name, other)):
-        if array is not None or label == name:
-            check_type(label, array)
-    if other is not None and other.shape != value.shape:
-        raise ValueError(f"{other_name}: expected {name}'s shape {value.shape}, got {other.shape}")
+    check_type(name, value)
+    if other is not None:
+        check_type(other_name, other)
+        if other.shape != value.shape:
+            expected = f"{name}'s shape {value.shape}"
+            raise ValueError(f"{other_name}: expected {expected}, got {other.shape}")
     return value, other
 
 
-def check_type(
-    name: str,
-    x: object,
-    kind: mx.DtypeCategory = mx.floating,
-    expected: str = "real floating-point",
-) -> None:
+def check_type(name: str, x: object, may_be_complex: bool = False) -> None:
+    kind = mx.inexact if may_be_complex else mx.floating
     if not isinstance(x, mx.array) or not mx.issubdtype(x.dtype, kind):
+        expected = "floating-point or complex64" if may_be_complex else "real floating-point"
         raise ValueError(f"{name}: expected a {expected} array, got {kind_of(x)}")
 
 

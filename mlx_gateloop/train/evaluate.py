@@ -16,7 +16,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import checksum
 from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import require_readable
-from mlx_gateloop.ops.pointwise import cross_entropy
+from mlx_gateloop.ops.pointwise import summed_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,8 @@ def evaluate(
         inputs, targets, *starts = (mx.array(each[part]) for each in batch)
         with evaluating(model):
             logits = model(inputs, *([state, *starts] if carry or starts else []))
-        losses = cross_entropy(logits, mx.maximum(targets, 0))
         with world.computing():
-            nats += float(np.array(mx.where(targets >= 0, losses, 0).sum()))
+            nats += float(summed_cross_entropy(logits, targets))
         asked += int((targets >= 0).sum())
     nats, asked = (
         sum(world.gather(x, "evaluation")[: readers * world.sequence]) for x in (nats, asked)
@@ -104,6 +103,6 @@ def evaluate(
 def require_same(world: World, model: nn.Module, tokens: np.ndarray) -> None:
     if world.size == 1:
         return
-    leaves: list[tuple[str, mx.array]] = list(dict(tree_flatten(model.parameters())).items())
-    weights = checksum((name, np.asarray(x.reshape(-1).view(mx.uint8))) for name, x in leaves)
+    leaves: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    weights = checksum((n, np.asarray(x.reshape(-1).view(mx.uint8))) for n, x in leaves.items())
     world.assert_equal({"weights": weights, "text": checksum([("tokens", np.asarray(tokens))])})

@@ -96,7 +96,6 @@ def make_update(
 
     @partial(mx.compile, inputs=state, outputs=state)
     def compiled(gradient: Tree, scale: mx.array) -> mx.array:
-        norm: mx.array
         parameters = model.trainable_parameters()
         joined = tree_map(lambda leaf: leaf / scale, optimizer.join(gradient))
         clipped, norm = optim.clip_grad_norm(joined, clip_norm)

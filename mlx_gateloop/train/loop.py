@@ -10,14 +10,13 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import yaml
 from mlx.utils import tree_flatten
 from tqdm import tqdm
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError, one_line, shortened
-from mlx_gateloop.io.files import flush, sha256, write_text
+from mlx_gateloop.io.files import flush, sha256
 from mlx_gateloop.io.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train import ranks
@@ -129,8 +128,8 @@ class Run:
         ranks.share_state(world, self.model, self.optimizer)
         if resume:
             output.rewind(checkpoint, progress.step)
-            if config.optimizer.knots and world.is_first:
-                self._save_config()
+            if config.optimizer.knots:
+                output.save_config(config.to_dict())
         else:
             with output.start(config.to_dict()):
                 self._save_model()
@@ -192,10 +191,7 @@ class Run:
         self.optimizer.schedules = schedules(config.optimizer, self.trainer.steps)
         self.identity["config"] = config.to_dict()
         self._save_checkpoint()
-        self._save_config()
-
-    def _save_config(self) -> None:
-        write_text(self.output.config, yaml.safe_dump(self.config.to_dict(), sort_keys=False))
+        self.output.save_config(config.to_dict())
 
     def _finished(self) -> bool:
         patience = self.config.patience
@@ -264,8 +260,7 @@ class Run:
             step=progress.step, validation_loss=result.loss_nats, **result.others, best=best, **seen
         )
         others = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in result.others.items())
-        line = f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}"
-        _say(line)
+        _say(f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}")
         if "sample" in seen:
             _say(f"    {shortened(seen['sample'])}")
         if time.monotonic() - self._drawn > DRAW_SECONDS:

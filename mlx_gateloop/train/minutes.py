@@ -116,13 +116,13 @@ def choose(
             last, config = config, shaped(base, *shape)
             if tried and config == last:  # `overrides` decide the model
                 continue
-            seconds, parameters, reserve = measured(config, source)
+            seconds, parameters, validation = measured(config, source)
             tokens = targets * 60 * minutes * (1 - RESERVE) / seconds
             loss = predicted_loss(parameters, tokens, unique)
-            tried.append((loss, shape, seconds, tokens, reserve))
+            tried.append((loss, shape, seconds, tokens, validation))
             if min(tried)[1] != shape or seconds * PIECES > 6 * minutes:
                 break
-    _, shape, seconds, tokens, reserve = min(tried)
+    _, shape, seconds, tokens, validation = min(tried)
     passes = tokens / unique
     dropout, config = min(0.4, DROPOUT * math.log2(passes / FRESH)), shaped(base, *shape)
     if (dropout := round(20 * dropout) / 20) > 0 and "dropout" not in config.model:
@@ -132,14 +132,14 @@ def choose(
     every = base.get("eval_every", max(1, steps // 8))
     config = replace(config, steps=steps, eval_every=every)
     model = config.model_args(vocab_size=1)
-    rate = f", dropout {config.model['dropout']}" if "dropout" in config.model else ""
-    pace.start(seconds, 2 * reserve)
+    regularized = f", dropout {config.model['dropout']}" if "dropout" in config.model else ""
+    pace.start(seconds, 2 * validation)
     for line in (
         f"text: {source.summary}, a vocabulary of {source.vocab_size:,}",
         f"machine: {tokens / 60 / minutes:,.0f} tokens/s with the model below",
         f"model: width {model.hidden_size}, {model.num_hidden_layers} blocks, the best of "
         f"{len(tried)} by a law of scaling",
-        f"steps: about {steps:,}, {passes:.1f} passes over the text{rate}",
+        f"steps: about {steps:,}, {passes:.1f} passes over the text{regularized}",
         f"time: {minutes:g} min; the rate falls with the clock, and config.yaml keeps it",
     ):
         print(line, file=sys.stderr)

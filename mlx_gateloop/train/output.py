@@ -74,7 +74,7 @@ class Output:
         try:
             self.starting.touch()
             self.checkpoint.parent.mkdir(exist_ok=True)
-            write_text(self.config, yaml.safe_dump(config, sort_keys=False))
+            self.save_config(config)
             self.log.write_text("")
             yield
             self._sweep()
@@ -89,6 +89,10 @@ class Output:
         shutil.rmtree(self.directory / SAVING, ignore_errors=True)
         for directory in (self.directory, self.checkpoint.parent):
             sweep(directory)
+
+    def save_config(self, config: dict[str, object]) -> None:
+        if self._held is not None:
+            write_text(self.config, yaml.safe_dump(config, sort_keys=False))
 
     def rewind(self, checkpoint: Path, step: int) -> None:
         """Delete what a killed process left after a checkpoint, which becomes the last one."""

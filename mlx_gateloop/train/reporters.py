@@ -16,7 +16,7 @@ Reporter = Callable[[Record], None]
 Points = list[tuple[float, float]]
 PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboardX"}
 WIDTH, HEIGHT = 640, 220
-COLORS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#bf3989")
+COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#bf3989")
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
 <meta http-equiv="refresh" content="10"><meta name="viewport" content="width=device-width">
 <style>:root{{color-scheme:light dark}}body{{font:15px system-ui;max-width:42em;margin:2em auto}}
@@ -70,8 +70,7 @@ def _tensorboard(out: Path) -> Reporter:
 
 
 def _numbers(record: Record) -> dict[str, float]:
-    kept = {name: value for name, value in record.items() if name != "step"}
-    return {n: v for n, v in kept.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    return {n: v for n, v in record.items() if n != "step" and type(v) in (int, float)}
 
 
 def page(log: Path, out: Path) -> Reporter:
@@ -105,9 +104,9 @@ def _chart(series: dict[str, Points]) -> str:
     last, values = max(x for x, _ in points), [y for _, y in points]
     low, high = min(values), max(values)
     across, up, parts, words = WIDTH / last, HEIGHT / ((high - low) or 1), "", []
-    for (name, line), color in zip(series.items(), COLORS * len(series), strict=False):
+    for (name, line), colour in zip(series.items(), COLOURS * len(series), strict=False):
         at = " ".join(f"{across * x:.1f},{up * (high - y):.1f}" for x, y in line)
-        parts += f'<polyline fill="none" stroke="{color}" stroke-width="2" points="{at}"/>'
-        words.append(f'<span style="color:{color}">{name}</span>')
+        parts += f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{at}"/>'
+        words.append(f'<span style="color:{colour}">{name}</span>')
     box = f'<svg viewBox="-4 -4 {WIDTH + 8} {HEIGHT + 8}" role="img">{parts}</svg>'
     return f"{box}<p>{', '.join(words)}: {low:.3g} to {high:.3g}, {last:,} steps</p>"

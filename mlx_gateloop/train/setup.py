@@ -1,6 +1,5 @@
 """The start of a run: its data, its model and optimizer, its step, and MLX's cache of buffers."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.family.layers import LanguageModel
 from mlx_gateloop.io.checks import check_memory
+from mlx_gateloop.io.machine import memory_bytes
 from mlx_gateloop.io.models import TYPES, load_weights
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import Model, require_readable
@@ -132,8 +132,7 @@ def large_cache() -> Iterator[None]:
     if mx.default_device() != mx.Device(mx.cpu):
         yield
         return
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    previous = mx.set_cache_limit(min(CACHE_BYTES, memory // 4))
+    previous = mx.set_cache_limit(min(CACHE_BYTES, memory_bytes() // 4))
     try:
         yield
     finally:

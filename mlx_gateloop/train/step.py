@@ -10,7 +10,7 @@ import numpy as np
 from mlx.utils import tree_map, tree_map_with_path
 
 from mlx_gateloop.distributed.world import ALONE, World
-from mlx_gateloop.ops.pointwise import cross_entropy
+from mlx_gateloop.ops.pointwise import summed_cross_entropy
 from mlx_gateloop.train.chunks import States, make_chunked_gradients
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.exchange import start_sum
@@ -79,8 +79,7 @@ def _make_gradients(
         parameters: Tree, inputs: mx.array, answers: mx.array, scale: mx.array, *others: Any
     ) -> Any:
         model.update(lowered(model, parameters, dtype))
-        nats = cross_entropy(model(inputs, *others), mx.maximum(answers, 0))
-        total = mx.where(answers >= 0, nats, 0).sum()
+        total = summed_cross_entropy(model(inputs, *others), answers)
         return total / targets * scale, total
 
     if config.sequence_chunk is not None or config.carry_state:

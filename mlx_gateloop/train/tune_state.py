@@ -17,7 +17,7 @@ from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import require_readable
 from mlx_gateloop.model.state import State
-from mlx_gateloop.ops.pointwise import cross_entropy
+from mlx_gateloop.ops.pointwise import summed_cross_entropy
 from mlx_gateloop.train.chunks import States, caches_of, zero_states
 
 RATES = (0.03, 0.1, 0.3)  # Adam's, in units of the layer's own states
@@ -139,8 +139,7 @@ class _Tuner:
     def loss(self, states: States, inputs: mx.array, targets: mx.array) -> mx.array:
         """Sum the loss of some pieces that begin with these states."""
         states = tree_map(lambda x: mx.broadcast_to(x, (len(inputs), *x.shape[1:])), states)
-        logits = self.model(inputs, caches_of(self.model, states))
-        return mx.where(targets >= 0, cross_entropy(logits, mx.maximum(targets, 0)), 0).sum()
+        return summed_cross_entropy(self.model(inputs, caches_of(self.model, states)), targets)
 
     def validate(self, states: States) -> float:
         """Compute the mean loss on the validation part."""

@@ -42,8 +42,7 @@ class Layer:
         """Expand rates of channels `[rows, channels]` to their states."""
         if self.scale is None:
             return rates
-        states: np.ndarray = rates[:, :, None] * self.scale
-        return states.reshape(len(rates), self.scale.size)
+        return (rates[:, :, None] * self.scale).reshape(len(rates), self.scale.size)
 
     @property
     def stores(self) -> list[Pyramid | Window]:

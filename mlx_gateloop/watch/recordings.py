@@ -10,7 +10,7 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.errors import one_line
-from mlx_gateloop.watch.checks import checked_tokens
+from mlx_gateloop.watch.checks import Tokens, checked_tokens
 from mlx_gateloop.watch.hooks import Call, report_of
 from mlx_gateloop.watch.instrument import Instrumented
 from mlx_gateloop.watch.layer import Layer, columns_of, values_of
@@ -62,13 +62,13 @@ def recording(
         recorder.close()
 
 
-def trace_of(model: nn.Module, tokens: np.ndarray) -> Trace:
+def trace_of(model: nn.Module, tokens: Tokens) -> Trace:
     """Record one forward pass of a model over tokens `[length]`, at least one.
 
     Examples:
         >>> import mlx_gateloop as gl
         >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
-        >>> trace_of(model, np.array([1, 2, 3])).layers
+        >>> trace_of(model, [1, 2, 3]).layers
         2
     """
     ids = checked_tokens(model, tokens)

@@ -6,6 +6,7 @@ change for them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from math import log, prod
 from typing import Any
@@ -86,21 +87,21 @@ EDITABLE = {
     "gate_loop": Editable(
         lambda given: given["k"].shape[2:],
         _keep_gate,
-        lambda given, at, factor: _scaled("k", given, at, factor),
+        partial(_scaled, "k"),
         lambda at: at[..., None] if at.ndim == 2 else at,
         "h0",
     ),
     "rnn_scan": Editable(
         lambda given: given["a"].shape[2:],
         lambda given, at, keep: {"a": mx.where(at, keep, given["a"])},
-        lambda given, at, factor: _scaled("x", given, at, factor),
+        partial(_scaled, "x"),
         lambda at: at,
         "h0",
     ),
     "gate_loop_update": Editable(
         lambda given: given["log_a"].shape[2:],
         lambda given, at, keep: {"log_a": mx.where(at, -_rate(keep), given["log_a"])},
-        lambda given, at, factor: _scaled("k", given, at, factor),
+        partial(_scaled, "k"),
         lambda at: at[..., None] if at.ndim == 2 else at,  # [H, K, V], or [D] without heads
     ),
     "recurrent_gla": Editable(
@@ -113,7 +114,7 @@ EDITABLE = {
     "_wkv7": Editable(
         lambda given: given["w"].shape[2:],
         lambda given, at, keep: {"w": mx.where(at, keep, given["w"])},
-        lambda given, at, factor: _scaled("k", given, at, factor),
+        partial(_scaled, "k"),
         lambda at: at[:, None, :],  # [H, V, K]
     ),
     "ssm_update": Editable(

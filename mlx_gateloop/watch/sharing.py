@@ -84,8 +84,7 @@ def share(
     Examples:
         >>> import mlx_gateloop as gl
         >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
-        >>> import numpy as np
-        >>> page = share(gl.watch.trace_of(model, np.array([1, 2])), ["one", " two"])
+        >>> page = share(gl.watch.trace_of(model, [1, 2]), ["one", " two"])
         >>> page.startswith("<!doctype html>")
         True
     """

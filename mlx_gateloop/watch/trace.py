@@ -24,7 +24,7 @@ class Trace(Storage):
     Examples:
         >>> import mlx_gateloop as gl
         >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
-        >>> trace = gl.watch.trace_of(model, np.array([1, 2, 3]))
+        >>> trace = gl.watch.trace_of(model, [1, 2, 3])
         >>> trace.magnitude(0).shape, trace.retention(2).shape
         ((3, 8), (3,))
     """

@@ -25,7 +25,7 @@ def test_force_replaces_models_only(tmp_path, source, out, capsys):
         (source.parent, "holds the source"),
         (tmp_path, "holds the source"),
         (Path(), "give the output a name of its own"),
-        (tmp_path / "file" / "out", "is not a writable directory"),
+        (tmp_path / "file" / "out", "is not a folder to write in"),
     ):
         assert words in refused(capsys, source, kept, *BYTES, "--force")
     assert contents(tmp_path) == before

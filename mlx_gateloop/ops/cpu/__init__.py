@@ -28,8 +28,7 @@ def gate_loop(
     operator = extension().gate_loop if q.ndim == 3 else extension().gate_loop_heads
     inputs = (q, k, v, a.first, a.second)
     arrays = [x if x is None or x.dtype in FLOATS else x.astype(mx.float32) for x in inputs]
-    y, last = operator(*arrays, h0, mask, form=FORMS[a.form], reverse=bool(reverse))
-    return y, last
+    return operator(*arrays, h0, mask, form=FORMS[a.form], reverse=bool(reverse))
 
 
 def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -> Planes:
