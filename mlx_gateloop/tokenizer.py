@@ -244,17 +244,13 @@ def template_ids(
     tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Any = None, **options: Any
 ) -> list[int]:
     """Encode messages by the chat template; what looks like a special token in them stays text."""
-    texts = {i: text for i, m in enumerate(messages) if isinstance(text := m.get("content"), str)}
-    options["tools"] = tools
-    is_plain = not any(map(specials(tokenizer).search, texts.values()))
-    broken, mark = [*map(dict, messages)], ""
-    if not is_plain:
-        mark = unused(json.dumps([messages, tools], ensure_ascii=False, default=str))
-        for i, text in texts.items():
-            broken[i]["content"] = hidden(tokenizer, text, mark)
+    given = [[*messages], tools]
     try:
+        mark = unused(json.dumps(given, ensure_ascii=False, default=str))
+        broken = hidden(tokenizer, given, mark)
+        is_plain = broken == given
         written = tokenizer.apply_chat_template(
-            broken, tokenize=is_plain, return_dict=False, **options
+            broken[0], broken[1], tokenize=is_plain, return_dict=False, **options
         )
     except Exception as error:  # a template may raise anything
         reason = one_line(error)
@@ -289,9 +285,18 @@ def specials(tokenizer: Any) -> "re.Pattern[str]":
     return re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)")
 
 
-def hidden(tokenizer: Any, text: str, mark: str) -> str:
-    """Put a mark into each special token of a text, before its last letter."""
-    return specials(tokenizer).sub(lambda m: f"{m[0][:-1]}{mark}{m[0][-1]}", text)
+def hidden(tokenizer: Any, given: Any, mark: str) -> Any:
+    """Put a mark into each special token of the texts in a value, before its last letter."""
+    special = specials(tokenizer)
+
+    def marked(value: Any) -> Any:
+        if isinstance(value, str):
+            return special.sub(lambda m: f"{m[0][:-1]}{mark}{m[0][-1]}", value)
+        if isinstance(value, dict):
+            return {marked(key): marked(each) for key, each in value.items()}
+        return [*map(marked, value)] if isinstance(value, list) else value
+
+    return marked(given)
 
 
 def unused(text: str) -> str:

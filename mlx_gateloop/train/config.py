@@ -94,7 +94,7 @@ class TrainConfig:
     data: DataConfig = Field(default_factory=DataConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     steps: Count | None = None  # in the whole run; give exactly one of `steps` and `epochs`
-    epochs: PositiveFloat | None = None  # passes over the training text
+    epochs: float | None = Field(default=None, gt=0, lt=2**31)  # passes over the training text
     log_every: Count = 10  # steps between records of log.jsonl
     eval_every: Count = 100  # steps between validations; the last step always validates
     sample_tokens: NonNegativeInt = 40  # length of the sample that each validation generates

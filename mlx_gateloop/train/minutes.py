@@ -42,7 +42,9 @@ class Pace:
     def start(self, seconds_per_step: float, reserve: float = 0.0) -> None:
         """Begin with the first step; the speed and the seconds after the last one are guesses."""
         self._start = self._then = self._now()
-        self._each, self._length = seconds_per_step, max(1.0, self._end - reserve - self._start)
+        if (left := self._end - reserve - self._start) <= 0:
+            raise InputError("--minutes: to measure models took all of them; give more")
+        self._each, self._length = seconds_per_step, max(1.0, left)
 
     def is_due(self, step: int) -> bool:
         """Tell if a piece has ended, or takes twice its time."""
@@ -61,7 +63,7 @@ class Pace:
         target = min(1.0, passed + 1 / PIECES)
         count = round((target - passed) * self._length / self._each)
         least = round(self._length / self._each / 50)
-        if target < 1 or knots[-1][1] > 0:  # the rate always falls to 0
+        if target < 1 or step == 0 or knots[-1][1] > 0:  # the rate always falls to 0
             knots.append((step + max(1, count, least), _factor(target)))
         rest = max(0, round((1 - target) * self._length / self._each))
         total = knots[-1][0] + rest

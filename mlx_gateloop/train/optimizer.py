@@ -60,7 +60,7 @@ def decided(config: OptimizerConfig, steps_per_epoch: float) -> OptimizerConfig:
     if config.name == "muon":  # MLX adds its decay to the gradient
         return replace(config, weight_decay=0.0)
     timescale = max(LEAST_STEPS, steps_per_epoch)
-    return replace(config, weight_decay=1 / (config.learning_rate * timescale))
+    return replace(config, weight_decay=min(1 / (config.learning_rate * timescale), 1e30))
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:

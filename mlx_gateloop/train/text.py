@@ -103,9 +103,12 @@ class TextSource:
         if not (count := self._config.sample_tokens):
             return {}
         with evaluating(model):
-            drawn = stream(model, self._wrapped(), self._prompt, Sampling(seed=0), max_tokens=count)
-            lives = half_lives(model, self._validation.tokens)
-            return {"sample": "".join(drawn), "half_lives": lives}
+            tokenizer, sampling = self._wrapped(), Sampling(seed=0)
+            try:
+                drawn = "".join(stream(model, tokenizer, self._prompt, sampling, max_tokens=count))
+            except InputError as error:  # its chat template may refuse a prompt without an answer
+                drawn = f"none: {error}"
+            return {"sample": drawn, "half_lives": half_lives(model, self._validation.tokens)}
 
     def save(self, model: Model, directory: Path) -> None:
         if (rank := self._config.lora_rank) is None:

@@ -45,6 +45,12 @@ FORGETFUL = (
     "{% for m in messages %}{{ m.role if loop.last else m.role[:1] }}{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}a{% endif %}"
 )
+LATE = (  # the system's message stands before the last question
+    "{% for m in messages if m.role != 'system' %}{{ m.role }}"
+    "{{ messages[0].content if loop.last }}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant{% endif %}"
+)
+COUNTED = "{{ messages | length }}" + LATE
 
 
 @pytest.mark.parametrize(("documents", "template", "message"), [
@@ -52,6 +58,8 @@ FORGETFUL = (
     ([[says("user", "a")]], None, "no message is the assistant's"),
     ([[says("assistant", "Hi")]], None, "begins with an answer"),
     ([[says("user", "a"), says("assistant", "b"), says("user", "c")]], FORGETFUL, "changes"),
+    ([[says("system", "Be"), says("user", "a"), says("assistant", "b")]], LATE, "changes"),
+    ([[says("user", "a"), says("assistant", "b")]], COUNTED, "changes"),
     ([[says("user", "a")]], "{{ raise_exception('no') }}", "cannot write a conversation: no"),
 ])  # fmt: skip
 def test_what_has_no_answers_is_refused(documents, template, message):

@@ -99,6 +99,7 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
     ("data: {length: 3000000000}", "data.length must be less than 2147483648"),
     ("optimizer: {betas: [0.9, 1.0]}", "optimizer.betas.1 must be less than 1, got 1.0"),
     ("steps: 3\nepochs: 1", "exactly one of steps and epochs"),
+    ("epochs: 1e308", "epochs must be less than 2147483648"),
     ("tokenizer: {kind: pretrained}", "tokenizer.path and"),
     ("- a\n- b", "expected `key: value` lines, got list"),
     ("seed: 3\n\tsteps: 5", "not readable YAML: line 2: .*cannot start any token$"),

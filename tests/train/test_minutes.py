@@ -44,6 +44,14 @@ def test_a_run_ends_in_time_whatever_else_the_machine_does(first, changes, guess
     assert max(factors) <= 1
 
 
+def test_a_run_with_no_time_left_takes_one_step_or_is_refused():
+    clock = iter([0.0, 1.0, 99.0])  # of a program that was stopped meanwhile
+    pace = Pace(9, lambda: next(clock))
+    pace.start(1.0)
+    assert pace.plan(tiny_run(), 0).steps == 1
+    assert "give more" in refusal(Pace(9, count(step=9).__next__).start, 0.1)
+
+
 def test_rates_are_linear_between_knots():
     rate = piecewise(2.0, [(0, 0.0), (4, 1.0), (8, 0.0)])
     found = [rate(step) for step in (0, 3, 4, 7)]
@@ -99,6 +107,7 @@ def test_one_slow_step_decides_nothing(monkeypatch):
 
 
 def test_options_of_the_model_hold(text_file, monkeypatch):
+    monkeypatch.setattr(minutes, "measured", lambda config, source: (1.0, 10**6, 0.0))
     chosen = {"hidden_size": 32, "num_hidden_layers": 1, "dropout": 0.1}
     options = {f"model.{name}": value for name, value in chosen.items()} | {"eval_every": 7}
     config, _ = choose(str(text_file), 0.1, options | {"tokenizer.kind": "bytes"}, monotonic())
