@@ -60,8 +60,7 @@ class OpenAI:
         except RecursionError:
             return _error("request: nested too deeply", 400)
         except InputError as error:
-            found = (STATUS[start] for start in STATUS if str(error).startswith(start))
-            return _error(str(error), next(found, 400))
+            return _error(str(error), _status(str(error)))
 
     def _models(self, name: str | None) -> dict[str, Any]:
         """Describe a model, or all."""
@@ -124,7 +123,7 @@ class _Answer:
                 sent = len(text)
                 await asyncio.sleep(0 if done else POLL_SECONDS)
             if run.error:
-                yield _data({"error": {"message": run.error, "type": "server_error"}})
+                yield _data(_problem(run.error, _status(run.error)))
                 return
             if usage:
                 last = self._object("delta", "", None)
@@ -180,6 +179,14 @@ def _data(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
 
 
-def _error(message: str, status: int) -> JSONResponse:
+def _status(message: str) -> int:
+    return next((STATUS[start] for start in STATUS if message.startswith(start)), 400)
+
+
+def _problem(message: str, status: int) -> dict[str, Any]:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse({"error": {"message": message, "type": kind}}, status)
+    return {"error": {"message": message, "type": kind}}
+
+
+def _error(message: str, status: int) -> JSONResponse:
+    return JSONResponse(_problem(message, status), status)

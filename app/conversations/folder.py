@@ -140,7 +140,8 @@ class ConversationFolder:
 
     def _path(self, name: str) -> Path:
         if not isinstance(name, str) or not _is_name(name):
-            raise InputError(f"A title has at most {LONGEST} letters, digits, spaces and . _ -")
+            rule = f"A title has at most {LONGEST} letters, digits, spaces and . _ -"
+            raise InputError(f"{rule}, first a letter or digit")
         return self.folder / f"{name}{SUFFIX}"
 
     def _free(self, path: Path) -> Path:

@@ -125,15 +125,16 @@ def stream(
     """Stream what a handler yields to the outputs of a Gradio event.
 
     The handler gets the inputs' values as keyword arguments; Gradio passes them by position. An
-    error also appears in the last output, the status line, because Gradio's notice disappears.
+    error also appears in the last output, before the status, as Gradio's notice disappears.
     """
 
     async def by_name(*values: Any) -> AsyncIterator[Any]:
+        update: Any = ("",)
         try:
             async for update in handler(**dict(zip(inputs, values, strict=True))):
                 yield update
         except gr.Error as error:
-            yield *[gr.skip()] * (len(outputs) - 1), error_status(error.message)
+            yield *[gr.skip()] * (len(outputs) - 1), error_status(error.message) + update[-1]
             raise
 
     return event(by_name, list(inputs.values()), outputs, **STREAM)

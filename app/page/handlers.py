@@ -54,10 +54,11 @@ class Handlers:
 
         A rejected message returns to the box.
         """
+        shown, earlier = self.sessions.get(session)
         if not text.strip():
+            yield *[gr.skip()] * 4, self.status(session, earlier)
             raise user_error("Type a message first.")
         asked = [*history, {"role": "user", "content": text}]
-        shown, earlier = self.sessions.get(session)
         box: object = ""
         try:
             async for update in self.answer(asked, session, model, system, **values):

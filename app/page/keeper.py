@@ -99,5 +99,5 @@ def with_system(system: str, history: History) -> History:
 
 def without_system(messages: History) -> tuple[str, History]:
     """Split the system prompt from the other messages."""
-    system = "".join(m["content"] for m in messages if m["role"] == "system")
+    system = "\n\n".join(m["content"] for m in messages if m["role"] == "system")
     return system, [m for m in messages if m["role"] != "system"]

@@ -66,7 +66,7 @@ class SideList:
         renamed = [self._title.submit, self._title.blur]
         changed = gr.on(renamed, self._rename, [self._title, session], self._note, **QUICK)
         removed = self._delete.click(
-            self._remove, session, [self._deleted, *outputs, *side], **QUICK
+            self._remove, [self.search, session], [self._deleted, *outputs, *side], **QUICK
         )
         restored = self._undelete.click(
             self._restore, [self._deleted, session], [*shown, self._note], **QUICK
@@ -121,7 +121,7 @@ class SideList:
             return note(str(error))
         return "" if is_new else gr.skip()  # leaving the box must not hide the offer to undo
 
-    async def _remove(self, session: str) -> tuple[Any, ...]:
+    async def _remove(self, search: str, session: str) -> tuple[Any, ...]:
         chat = self._keeper.sessions.chat(session)
         name = chat.name
         if not name or chat.deleted:
@@ -133,7 +133,7 @@ class SideList:
             chat.deleted = False
             return *[gr.skip()] * 7, note(str(error))
         emptied = await self._handlers.clear(session)
-        found, title, _ = self._refresh("", session)
+        found, title, _ = self._refresh(search, session)
         return name, *emptied, found, title, note(f"Deleted: {name}.", "undoable")
 
     def _restore(self, name: str, session: str) -> tuple[Any, ...]:

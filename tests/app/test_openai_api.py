@@ -111,7 +111,10 @@ def test_the_server_s_own_errors_are_not_the_request_s(ask, engine, monkeypatch,
     run = Run("tiny")
     run.finish(error)
     monkeypatch.setattr(engine, "submit", lambda *_: run)
-    assert ask(CHAT, GREEDY).status_code == status
+    answer = ask(CHAT, GREEDY)
+    assert answer.status_code == status
+    streamed = ask(CHAT, GREEDY | {"stream": True}).text
+    assert json.loads(streamed.removeprefix("data: ")) == answer.json()
 
 
 @pytest.mark.parametrize("path", ["/v1/models", CHAT, TEXT])

@@ -153,12 +153,21 @@ export class ChatWords {
       ["#words-depends", single && choice.first === 0, "The first word depended on nothing."],
     ].filter(([, off]) => off);
     for (const id of ["#words-forget", "#words-depends"])
-      this.find(id).disabled = grey.some(([of]) => of === id);
-    for (const button of this.element.querySelectorAll(".change")) button.disabled = late;
+      this.#enable(
+        this.find(id),
+        grey.every(([of]) => of !== id),
+      );
+    for (const button of this.element.querySelectorAll(".change")) this.#enable(button, !late);
     const shading = `Shading: the strength of each word when ${name} was read.`;
     this.setStatus([shading, ...grey.map(([, , why]) => why)].join(" "));
     this.#showStrengths(choice.stop - 1);
     this.paint();
+  }
+
+  /** Enable or disable a button; the bar gets its focus, and so the keys. */
+  #enable(button, enabled) {
+    if (!enabled && button === document.activeElement) this.find("#words-bar").focus();
+    button.disabled = !enabled;
   }
 
   /** Choose nothing, here and in the panel. */
@@ -189,7 +198,7 @@ export class ChatWords {
   async depends() {
     const { run, choice, name } = this;
     const button = this.find("#words-depends");
-    button.disabled = true; // until the result, or another choice
+    this.#enable(button, false); // until the result, or another choice
     this.setStatus(`Omitting each word before ${name} in turn …`);
     const answer = await this.server.depends([run, choice.first]).catch(() => null);
     if (run !== this.run || choice !== this.choice) return;

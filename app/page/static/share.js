@@ -1,3 +1,5 @@
+import { NO_REPLY } from "./counterfactual.js";
+
 const LARGEST = 200_000; // bytes of a file
 const KEPT_MS = 60_000; // for the browser to save the file
 
@@ -7,7 +9,7 @@ export const saveView = async (view) => {
   status.textContent = "Making the page…";
   const answer =
     view.run && (await view.server.share([view.run, Number(withSystem)]).catch(() => null));
-  status.textContent = answer ? answer.message : "There is nothing to share yet.";
+  status.textContent = answer?.message ?? (view.run ? NO_REPLY : "There is nothing to share yet.");
   if (!answer) return;
   save(answer.name, answer.page);
 };

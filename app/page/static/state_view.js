@@ -1,5 +1,6 @@
 import { bytes, halfLives } from "../../../mlx_gateloop/watch/shared/data.js";
 import { css, lifeColours, MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
+import { NO_REPLY } from "./counterfactual.js";
 import { Heatmaps } from "./heatmaps.js";
 import { listen } from "./listeners.js";
 import { Memory } from "./memory.js";
@@ -237,7 +238,7 @@ export class StateView {
   async downloadArrays() {
     const file = this.run && (await this.server.arrays([this.run]).catch(() => null));
     if (file) save(file.name, bytes(file.data));
-    else this.find("note").textContent = "There is nothing to download yet.";
+    else this.find("note").textContent = this.run ? NO_REPLY : "There is nothing to download yet.";
   }
 
   /** Zoom and scroll the linked views like this one. */

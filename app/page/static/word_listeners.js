@@ -17,12 +17,10 @@ export function listen(view) {
   chat.addEventListener("pointermove", (event) => view.choice && view.point(at(view, event)));
   document.addEventListener("click", ({ target }) => {
     if (view.counterfactual.running && target.closest("#chat-stop")) view.remember();
+    if (target.closest("#chat-box .submit-button")) explain(view);
   });
-  document.addEventListener("keydown", ({ key, target }) => {
-    const sends = key === "Enter" && target.closest("#chat-box");
-    if (!sends) return;
-    if (document.querySelector("#chat-status .running")) view.setStatus(WAIT);
-    if (target.value.length > LONGEST) view.setStatus(TOO_LONG);
+  document.addEventListener("keydown", ({ key, shiftKey, target }) => {
+    if (key === "Enter" && !shiftKey && target.closest("#chat-box")) explain(view);
   });
   let selecting;
   document.addEventListener("selectionchange", () => {
@@ -34,6 +32,12 @@ export function listen(view) {
     view.paint();
   });
   changed.observe(chat, { childList: true, subtree: true, characterData: true });
+}
+
+/** Say why a message is not sent, if so. */
+function explain(view) {
+  if (document.querySelector("#chat-status .running")) view.setStatus(WAIT);
+  if (document.querySelector("#chat-box textarea").value.length > LONGEST) view.setStatus(TOO_LONG);
 }
 
 function listenToButtons(view) {

@@ -102,6 +102,12 @@ def test_what_was_not_recorded_is_dotted(page):
     assert "not recorded" in page.view("find('count').textContent")
 
 
+def test_a_message_that_is_too_long_says_so_after_a_click_too(page):
+    page.tab.locator("#chat-box textarea").fill("A" * 60_000)
+    page.tab.locator("#chat-box .submit-button").click()
+    assert "too long" in status(page)
+
+
 def test_a_word_is_chosen_by_a_click_a_selection_and_keys(page):
     page.ask("One two. Three four")
     settled(page)
@@ -158,6 +164,7 @@ def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(dem
     assert page.tab.locator("#words-forget").is_disabled()  # a word of the answer itself
     page.tab.locator("#words-depends").click()
     until(page, f"{WORDS}.losses")
+    assert page.tab.evaluate("document.activeElement.id") == "words-bar"  # for more keys
     lost = painted(page, "lost")
     assert lost.pop("9") == ["."], "right before it"
     assert ["split"] in lost.values(), "in the question"

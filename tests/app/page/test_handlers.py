@@ -14,6 +14,7 @@ from helpers.models import save_tiny_model
 from mlx_gateloop.app.conversations.folder import ConversationFolder
 from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.page import chat_tab
+from mlx_gateloop.app.page.controls import stream
 from mlx_gateloop.app.page.handlers import Handlers, new_session, status
 from mlx_gateloop.app.page.updates import OFF
 
@@ -345,8 +346,13 @@ def test_an_imported_answer_without_a_question_is_the_template_s_matter(handlers
 
 
 def test_what_was_cut_can_be_continued_after_a_refused_request(handlers, monkeypatch):
+    """The page shows the error, too."""
     me = new_session()
     history = last(chat(handlers, "hello", me))[1]
+
+    def on_page(updates):
+        return stream(lambda by_name, *_, **__: by_name, lambda: updates, {}, [None] * 5)()
+
     monkeypatch.setattr(handlers.engine, "submit", Mock(side_effect=InputError("server: busy")))
 
     async def shown(updates):
@@ -356,8 +362,10 @@ def test_what_was_cut_can_be_continued_after_a_refused_request(handlers, monkeyp
         return latest
 
     more = handlers.go_on(history, me, model="tiny", system="", **VALUES)
-    for updates in (more, chat(handlers, "more", me, history)):
-        assert "cut" in asyncio.run(shown(updates))[-1]
+    for updates in (more, chat(handlers, "more", me, history), chat(handlers, " ", me, history)):
+        status = asyncio.run(shown(on_page(updates)))[-1]
+        assert "cut" in status
+        assert re.search("server: busy|Type a message", status)
         assert handlers.sessions.get(me)[1] is not None
     assert "cut" not in asyncio.run(shown(chat(handlers, "more", me, [*history, *history])))[-1]
     assert handlers.sessions.get(me)[0] == [*history, *history]  # as a page with other messages

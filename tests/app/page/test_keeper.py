@@ -76,6 +76,8 @@ def test_an_export_can_be_imported(keeper):
     name, text = keeper.export("s", "Be brief.", "json")
     system, messages = without_system(imported([name, len(text), text]))
     assert (name, system, messages) == ("What is a.json", "Be brief.", TOLD)
+    both = [{"role": "system", "content": text} for text in "AB"]
+    assert without_system(both + TOLD) == ("A\n\nB", TOLD)
     text = "# What is a\n\n## You\n\nWhat is *a*?\n\n## Answer\n\n```python\nx\n```\n"
     assert keeper.export("s", "", "md") == ["What is a.md", text]
 
