@@ -60,7 +60,7 @@ class OpenAI:
         except RecursionError:
             return _error("request: nested too deeply", 400)
         except InputError as error:
-            return _error(str(error), _status(str(error)))
+            return _error(str(error))
 
     def _models(self, name: str | None) -> dict[str, Any]:
         """Describe a model, or all."""
@@ -123,7 +123,7 @@ class _Answer:
                 sent = len(text)
                 await asyncio.sleep(0 if done else POLL_SECONDS)
             if run.error:
-                yield _data(_problem(run.error, _status(run.error)))
+                yield f"data: {bytes(_error(run.error).body).decode()}\n\n"
                 return
             if usage:
                 last = self._object("delta", "", None)
@@ -179,14 +179,7 @@ def _data(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
 
 
-def _status(message: str) -> int:
-    return next((STATUS[start] for start in STATUS if message.startswith(start)), 400)
-
-
-def _problem(message: str, status: int) -> dict[str, Any]:
+def _error(message: str, status: int = 0) -> JSONResponse:
+    status = status or next((STATUS[key] for key in STATUS if message.startswith(key)), 400)
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind}}
-
-
-def _error(message: str, status: int) -> JSONResponse:
-    return JSONResponse(_problem(message, status), status)
+    return JSONResponse({"error": {"message": message, "type": kind}}, status)
