@@ -250,13 +250,15 @@ def template_ids(
         broken = hidden(tokenizer, given, mark)
         is_plain = broken == given
         written = tokenizer.apply_chat_template(
-            broken[0], broken[1], tokenize=is_plain, return_dict=False, **options
+            *broken, tokenize=is_plain, return_dict=False, **options
         )
     except Exception as error:  # a template may raise anything
         reason = one_line(error)
         raise InputError(f"the chat template cannot write a conversation: {reason}") from None
     if is_plain:
         return written
+    if json.dumps(mark)[1:-1] in written:
+        raise InputError("the chat template escapes what looks like a special token; leave it out")
     parts = written.split(mark)
     return text_ids(tokenizer, "".join(parts), list(accumulate(map(len, parts)))[:-1])
 
@@ -294,15 +296,16 @@ def hidden(tokenizer: Any, given: Any, mark: str) -> Any:
             return special.sub(lambda m: f"{m[0][:-1]}{mark}{m[0][-1]}", value)
         if isinstance(value, dict):
             return {marked(key): marked(each) for key, each in value.items()}
-        return [*map(marked, value)] if isinstance(value, list) else value
+        return [*map(marked, value)] if isinstance(value, list | tuple) else value
 
     return marked(given)
 
 
 def unused(text: str) -> str:
-    """Return a character that is not in the text; the range is longer than any text."""
+    """Return a character that is not in the text; the ranges are longer than any text."""
+    marks = chain(range(0xAC00, 0xD7A4), range(0xE000, 0x110000))  # Python writes the first as is
     used = set(text)
-    return next(mark for mark in map(chr, range(0xE000, 0x110000)) if mark not in used)
+    return next(mark for mark in map(chr, marks) if mark not in used)
 
 
 def start_ids(tokenizer: Any) -> list[int]:

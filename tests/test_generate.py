@@ -15,15 +15,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 import mlx_gateloop as gl
 from mlx_gateloop import generate
 from mlx_gateloop.data import pack
-from mlx_gateloop.generate import (
-    Sampling,
-    Speed,
-    can_go_back,
-    check_draft,
-    prompt_ids,
-    stream,
-    until,
-)
+from mlx_gateloop.generate import Sampling, Speed, check_draft, prompt_ids, stream, until
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +68,7 @@ def test_a_draft_of_other_tokens_is_refused(model_and_tokenizer):
 
 def test_a_sliding_window_cannot_go_back():
     caches = [[KVCache()], [KVCache(), RotatingKVCache(8)]]
-    assert [can_go_back(each) for each in caches] == [True, False]
+    assert [generate.can_go_back(each) for each in caches] == [True, False]
 
 
 def test_streams_that_take_turns_do_not_touch_each_others_random_numbers(model_and_tokenizer):
@@ -137,8 +129,7 @@ def test_a_text_begins_with_the_token_that_the_tokenizer_adds(text, tmp_path):
 
 def test_an_empty_prompt_without_special_tokens_is_refused(tmp_path):
     gl.save(tiny_model(vocab_size=500), KINDS["byte-level"](), tmp_path)
-    line = refusal(stream, *gl.load(tmp_path), "", Sampling())
-    assert line.startswith("prompt: empty, ")
+    assert refusal(stream, *gl.load(tmp_path), "", Sampling()).startswith("prompt: empty, ")
 
 
 IMPOSSIBLE = [("temperature", -1), ("temperature", float("nan")), ("top_p", 0), ("top_p", 1.5)]

@@ -16,6 +16,7 @@ from helpers.scripts import ROOT
 from packaging.requirements import Requirement
 
 from mlx_gateloop.cli import main
+from mlx_gateloop.commands import doctor
 from mlx_gateloop.io import extras
 
 PREFIX = "mlx_gateloop/"
@@ -54,11 +55,9 @@ def test_a_command_names_the_extra_that_is_missing(monkeypatch, capsys, command,
 
 def test_a_module_that_is_missing_later_names_its_extra(monkeypatch, capsys):
     missing = ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow.parquet")
-    monkeypatch.setattr("mlx_gateloop.commands.doctor.report", Mock(side_effect=missing))
+    monkeypatch.setattr(doctor, "report", Mock(side_effect=missing))
     assert 'pip install "mlx-gateloop[train]"' in fails(capsys, "doctor")
-    monkeypatch.setattr(
-        "mlx_gateloop.commands.doctor.report", lambda: import_module("no_such_module")
-    )
+    monkeypatch.setattr(doctor, "report", lambda: import_module("no_such_module"))
     with pytest.raises(ModuleNotFoundError):  # a defect of ours keeps its traceback
         main(["doctor"])
 
@@ -73,12 +72,8 @@ def test_a_wheel_made_without_a_compiler_holds_all(tmp_path):
     """`make test-install` installs such a wheel, and runs its commands."""
     command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"]
     nowhere = {"CC": str(tmp_path / "cc"), "CXX": str(tmp_path / "cxx")}
-    subprocess.run(
-        [*command, "--disable-pip-version-check", "-w", str(tmp_path), str(ROOT)],
-        env=os.environ | nowhere,
-        check=True,
-        capture_output=True,
-    )
+    command += ["--disable-pip-version-check", "-w", str(tmp_path), str(ROOT)]
+    subprocess.run(command, env=os.environ | nowhere, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info" not in name}

@@ -112,8 +112,13 @@ def test_special_tokens_in_messages_stay_text(tokenizer, text):
         assert tokenizer.decode(ids) == written
         return [token for token in ids if token in special]
 
-    ids = template_ids(tokenizer, [{"role": "user", "content": "</s>"}], [{"name": "\ue000"}])
-    assert "\ue000" in tokenizer.decode(ids)  # the first mark that is tried
+    ids = template_ids(tokenizer, [{"role": "user", "content": "</s>"}], [{"name": "\uac00"}])
+    assert "\uac00" in tokenizer.decode(ids)  # the first mark that is tried
+    tokenizer.chat_template = "{{ messages[0].content }}{{ tools }}"  # as Python writes it
+    ids = template_ids(tokenizer, [{"role": "user", "content": (text,)}], [{"a": text}])
+    assert tokenizer.decode(ids) == f"{[text]}{[{'a': text}]}"
+    assert not special & {*ids}
+    tokenizer.chat_template = CHAT_TEMPLATE
     assert encoded(text) == encoded("x")
 
 

@@ -35,11 +35,15 @@ def answer_positions(
         if number == 0:
             reason = "a conversation begins with an answer; give the message before it"
             raise InputError(f"data.loss_on: answers, but {reason}")
-        before, whole = (chat_ids(messages[:n], tokenizer, tools) for n in (number, number + 1))
         opened = chat_ids(messages[:number], tokenizer, tools, add_generation_prompt=True)
-        begin, kept, end = (common_prefix_len(part, ids) for part in (opened, before, whole))
+        whole = chat_ids(messages[: number + 1], tokenizer, tools)
+        begin, end = (common_prefix_len(part, ids) for part in (opened, whole))
         # A tokenizer may merge one token with the next.
-        if kept < len(before) - 1 or end < len(whole) - 1 or begin >= end:
+        changed = end < len(whole) - 1 or begin >= end
+        if begin < len(opened) - 1:  # not as this template opens an answer
+            before = chat_ids(messages[:number], tokenizer, tools)
+            changed |= min(begin, common_prefix_len(before, ids)) < len(before) - 1
+        if changed:
             reason = "this chat template changes messages when others follow"
             raise InputError(f"data.loss_on: answers, but {reason}; give single turns")
         positions += range(begin, end)

@@ -62,7 +62,7 @@ def cores() -> int:
 
 
 def memory_bytes() -> int:
-    """The size of this machine's memory."""
+    """Return this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

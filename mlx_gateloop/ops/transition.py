@@ -58,7 +58,7 @@ class Transition:
 
     @staticmethod
     def of(array: "mx.array | Transition") -> "Transition":
-        """Build a transition from its values, a complex64 or a real array; one that is built stays.
+        """Build a transition from its values, a complex64 or a real array; return another as it is.
 
         Raises:
             ValueError: Not an array of floats or of complex64.

@@ -43,7 +43,7 @@ class Pace:
         """Begin with the first step; the speed and the seconds after the last one are guesses."""
         self._start = self._then = self._now()
         if (left := self._end - reserve - self._start) <= 0:
-            raise InputError("--minutes: to measure models took all of them; give more")
+            raise InputError("--minutes: measuring and validating take all of the time; give more")
         self._each, self._length = seconds_per_step, max(1.0, left)
 
     def is_due(self, step: int) -> bool:

@@ -87,12 +87,8 @@ class Chat:
         return self.answer(seed, **options)
 
     def answer(self, seed=0, max_tokens=20, record=True):
-        sampling = Sampling(1.0, seed=seed)
-        run = self.finished(
-            self.engine.submit(
-                self.model, self.messages, sampling, max_tokens, record, self.conversation
-            )
-        )
+        options = Sampling(1.0, seed=seed), max_tokens, record, self.conversation
+        run = self.finished(self.engine.submit(self.model, self.messages, *options))
         self.messages.append({"role": "assistant", "content": run.text})
         return run
 

@@ -3,7 +3,7 @@
 import urllib.parse
 
 import pytest
-from helpers.browser import request, served
+from helpers.browser import Server, request
 
 Client = pytest.importorskip("gradio_client").Client
 PROXIES = ("http_proxy", "HTTPS_PROXY", "ALL_PROXY")
@@ -31,10 +31,9 @@ def locked(request, tmp_path_factory):
         if request.param:
             patch.setenv("HOME", request.param)
         options = ("--model", "demo-fixed", "--auth", "me:se:cret", "--root-path", "/here")
-        server = served(log, *options, prelude=PRELUDE)
-        running = server.__enter__()
-    yield running
-    server.__exit__(None, None, None)
+        server = Server(log, *options, prelude=PRELUDE)
+    yield server
+    server.stop()
     assert "Traceback" not in log.read_text()
 
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from helpers.commands import fails
@@ -16,6 +17,7 @@ from mlx_gateloop.commands.experiment import NAMES
 
 EVAL = "eval --model model --data"
 GENERATE = "generate --model model"
+EVERY = [[], *([name] for name in COMMANDS), *(["experiment", name] for name in NAMES)]
 
 
 def test_a_notebooks_backend_of_pictures_is_not_needed():
@@ -76,11 +78,7 @@ def test_wrong_usage_is_one_line_too(capsys, words):
     assert line.endswith("--help")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [[], *([name] for name in COMMANDS), *(["experiment", name] for name in NAMES)],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("command", EVERY, ids=" ".join)
 def test_help_shows_an_example(capsys, command):
     with pytest.raises(SystemExit, match="0"):
         main([*command, "--help"])
@@ -112,10 +110,7 @@ def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
     (ValueError("Unknown scheme for proxy URL URL('foo://x')"), "unset ALL_PROXY"),
 ])  # fmt: skip
 def test_a_fault_of_the_environment_is_one_line(monkeypatch, capsys, error, advice):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr("mlx_gateloop.bench.report.write_report", fail)
+    monkeypatch.setattr("mlx_gateloop.bench.report.write_report", Mock(side_effect=error))
     assert advice in fails(capsys, "bench", "ops")
 
 

@@ -140,8 +140,7 @@ def test_settings_come_from_flags_over_a_file_beside_the_weights(source, out, ca
     ):
         file.write_text(text)
         assert problem in refused(capsys, source, out, "--force")
-    message = refused(capsys, source, out, "--force", "--set", "a")
-    assert "--set a: expected KEY=VALUE" in message
+    assert "--set a: expected KEY=VALUE" in refused(capsys, source, out, "--force", "--set", "a")
 
 
 def test_verify_fails_and_says_in_which_layer(source, out, capsys, monkeypatch):

@@ -58,8 +58,7 @@ def test_values_too_large_for_a_dtype_are_named(state, source, out, capsys):
 def test_a_tokenizer_must_be_given_and_fit(source, out, capsys, tmp_path):
     file = tmp_path / "tokenizer.json"
     assert "--tokenizer" in refused(capsys, source, out)
-    missing = refused(capsys, source, out, "--tokenizer", "none.model")
-    assert "none.model: no such file" in missing
+    assert "none.model: no such file" in refused(capsys, source, out, "--tokenizer", "none.model")
     with_gap = '{"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 262}}}'
     for text, words in (
         ("{}", "tokenizer.json"),

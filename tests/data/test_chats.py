@@ -51,6 +51,7 @@ LATE = (  # the system's message stands before the last question
     "{% if add_generation_prompt %}assistant{% endif %}"
 )
 COUNTED = "{{ messages | length }}" + LATE
+HEADED = "{% if add_generation_prompt %}HEAD{% endif %}" + LATE
 
 
 @pytest.mark.parametrize(("documents", "template", "message"), [
@@ -60,6 +61,7 @@ COUNTED = "{{ messages | length }}" + LATE
     ([[says("user", "a"), says("assistant", "b"), says("user", "c")]], FORGETFUL, "changes"),
     ([[says("system", "Be"), says("user", "a"), says("assistant", "b")]], LATE, "changes"),
     ([[says("user", "a"), says("assistant", "b")]], COUNTED, "changes"),
+    ([[says("user", "a"), says("assistant", "b")]], HEADED, "changes"),
     ([[says("user", "a")]], "{{ raise_exception('no') }}", "cannot write a conversation: no"),
 ])  # fmt: skip
 def test_what_has_no_answers_is_refused(documents, template, message):

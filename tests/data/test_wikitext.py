@@ -1,3 +1,5 @@
+from unittest.mock import Mock
+
 import pyarrow
 import pytest
 from helpers.errors import refusal
@@ -46,11 +48,8 @@ def test_the_hub_is_asked_for_the_parquet_files(tmp_path, monkeypatch):
     assert load_corpus("wikitext-103") == Corpus([TEXT], [TEXT], [TEXT])
     patterns = {"repo_type": "dataset", "allow_patterns": "wikitext-103-raw-v1/*.parquet"}
     assert asked == [("Salesforce/wikitext", patterns)]
-
-    def fail(*_, **__):
-        raise LocalEntryNotFoundError("offline")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    offline = Mock(side_effect=LocalEntryNotFoundError("offline"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
     line = refusal(load_corpus, "wikitext-103")
     assert "cannot be downloaded (LocalEntryNotFoundError); with a network, run `hf down" in line
 

@@ -63,13 +63,10 @@ SERVES, TRAINS = "server.load", "torch.save"
 # The block of docs/app.md needs a server: tests/app/browser runs it. Models wrote others.
 ELSEWHERE = {"docs/app.md", "convert/README.md", "app/embedded_models/code/README.md"}
 ELSEWHERE |= {"benchmarks/results/completions.md"}
+HERE = [p for p in PAGES if PYTHON.search(p.read_text("utf-8")) and name_of(p) not in ELSEWHERE]
 
 
-@pytest.mark.parametrize(
-    "page",
-    [p for p in PAGES if PYTHON.search(p.read_text("utf-8")) and name_of(p) not in ELSEWHERE],
-    ids=name_of,
-)
+@pytest.mark.parametrize("page", HERE, ids=name_of)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     (tmp_path / "app").symlink_to(ROOT / "app")
     save_tiny_model(tmp_path / "models" / "mine", chat=True)
@@ -154,15 +151,9 @@ def run_line(line, folder):
     for program, module in PROGRAMS.items():
         if line.startswith(program):
             line = f"{sys.executable} {module}{line.removeprefix(program)}"
-    with subprocess.Popen(
-        shlex.split(line),
-        cwd=folder,
-        env=os.environ | {"BROWSER": "true", "OMP_NUM_THREADS": "1"},
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
+    env = os.environ | {"BROWSER": "true", "OMP_NUM_THREADS": "1"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(shlex.split(line), cwd=folder, env=env, text=True, **pipes) as process:
         output = ""
         while is_server and not re.search(r"http://127|Starting httpd", output):
             assert process.poll() is None, output

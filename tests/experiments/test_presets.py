@@ -72,10 +72,8 @@ RATE = {"optimizer.learning_rate": 0.5}
     ({"settings": {"steps": 5, "epochs": 2}}, "--set steps and --set epochs: give one"),
     ({"settings": {"model.num_heads": 2}, "trials": 2}, "--tune tries values of it; leave it"),
     ({"settings": {"patience": 2}, "trials": 2}, "budgets of --tune are equal; leave it out"),
-    (
-        {"settings": RATE, "models": ["fixed"], "tuned": {"fixed": RATE}},
-        r"^--set optimizer\.learning_rate: the other experiment chose it; leave it out$",
-    ),
+    ({"settings": RATE, "models": ["fixed"], "tuned": {"fixed": RATE}},
+     r"^--set optimizer\.learning_rate: the other experiment chose it; leave it out$"),
     ({"models": ["lru"], "tuned": {"fixed": {}}}, "models: the other .* not chosen .* of lru;"),
     ({"trials": 2, "tuned": {}}, "^tune: another experiment's settings need no trials"),
     ({"settings": {"task.at_resets": "unasked", "task.resets": 64}}, "training .* no targets"),

@@ -49,9 +49,8 @@ RESULTS = {
 
 def test_the_results_of_an_experiment(tmp_path):
     file = tmp_path / "results.json"
-    assert "results.json: no such file; give an experiment's folder, or" in refusal(
-        read_results, tmp_path
-    )
+    line = refusal(read_results, tmp_path)
+    assert "results.json: no such file; give an experiment's folder, or" in line
     file.write_text(json.dumps(RESULTS))
     assert read_results(tmp_path) == RESULTS
     earlier = {key: value for key, value in RESULTS.items() if key not in ("curves", "trials")}

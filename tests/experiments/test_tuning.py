@@ -196,9 +196,8 @@ def test_only_settings_that_whole_trials_chose_are_taken(made, tmp_path):
         return tuning.chosen_in(tmp_path, "memory-horizon")
 
     assert chosen().keys() == {*MODELS}
-    failed = (
-        [trial | change for trial in lru] for change in ({"finished": False}, {"diverged": True})
-    )
+    changes = ({"finished": False}, {"diverged": True})
+    failed = ([trial | change for trial in lru] for change in changes)
     for records in (lru[:-1], *failed):
         assert chosen(trials=tree["trials"] | {"lru": records}).keys() == {*MODELS} - {"lru"}
     for values in ({"model.transition": "lru"}, {"model.num_heads": -1}):

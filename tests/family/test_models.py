@@ -3,25 +3,16 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers import family
 from helpers.errors import refusal
-from helpers.family import (
-    CONFIGS,
-    LENGTHS,
-    close,
-    family_model,
-    family_weights,
-    golden,
-    old_names,
-    random_tokens,
-    standalone_copy,
-)
+from helpers.family import close, family_model, golden, random_tokens, standalone_copy
 from helpers.models import check_padding, padded
 from mlx.utils import tree_flatten
 from mlx_gateloop.convert.sources.fla_reference import FlaReference
 
 from mlx_gateloop.family.layers import log_gate, lower_bounds
 
-names = pytest.mark.parametrize("name", CONFIGS)
+names = pytest.mark.parametrize("name", family.CONFIGS)
 
 
 def double(model):
@@ -31,7 +22,7 @@ def double(model):
 
 
 @names
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", family.LENGTHS)
 def test_logits_are_those_of_flash_linear_attention(name, length):
     model, tokens = family_model(name), random_tokens(length)
     close(model(mx.array(tokens)), golden(name)[length])
@@ -86,7 +77,7 @@ def test_gradients_are_those_of_the_equations_in_float64(name):
 
 @pytest.mark.parametrize("name", ["gla", "hgrn"])
 def test_old_checkpoints_load_with_their_names(name):
-    old = old_names(family_weights(family_model(name)))
+    old = family.old_names(family.family_weights(family_model(name)))
     again = family_model(name)
     again.load_weights(list(again.sanitize(old).items()))
     close(again(mx.array(random_tokens(9))), golden(name)[9])
@@ -105,8 +96,7 @@ def test_old_checkpoints_load_with_their_names(name):
     ("hgrn", {"attnres_block_size": 4}, "attnres_block_size must be None, got 4"),
 ])  # fmt: skip
 def test_what_the_models_lack_is_named(name, options, message):
-    line = refusal(family_model, name, **options)
-    assert message in line
+    assert message in refusal(family_model, name, **options)
 
 
 def test_a_bound_that_rounds_to_one_is_a_gate():

@@ -48,12 +48,9 @@ def test_a_changed_file_is_read_or_refused_in_one_line(name, tmp_path, monkeypat
         assert taken < MARGIN + 2 * len(data), f"took {taken:,} bytes"
         assert set(tmp_path.rglob("*")) == files, "left a file behind"
 
-    @settings(
-        max_examples=EXAMPLES or 8,
-        derandomize=not EXAMPLES,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    limits = {"database": None, "suppress_health_check": list(HealthCheck)}
+
+    @settings(max_examples=EXAMPLES or 8, derandomize=not EXAMPLES, **limits)
     @given(st.randoms(use_true_random=False))
     def check(chance):
         data = mutate(chance.choice(seeds), target.codec, chance)

@@ -5,8 +5,7 @@ from functools import partial
 import mlx.core as mx
 import mlx_lm
 import numpy as np
-from helpers.models import chat_tokenizer, tiny_model
-from mlx.utils import tree_flatten
+from helpers.models import chat_tokenizer, parameters, tiny_model
 from mlx_lm.tuner.datasets import TextDataset
 
 from mlx_gateloop.io.models import OUR_CODE, save
@@ -60,29 +59,15 @@ def greedy(model, tokenizer, prompt, count):
 def assert_transitions_untouched(path, directory=None):
     """State transitions are float32 Linears, with the original's values if it is given."""
     model, _ = load(str(path))
-    weights = tree_flatten(model.parameters(), destination={})
-    transitions = {name: w for name, w in weights.items() if is_state_transition(name)}
+    transitions = {name: w for name, w in parameters(model).items() if is_state_transition(name)}
     assert len(transitions) == 2 * 2 * 2  # layers, gamma and theta, weight and bias
     assert {w.dtype for w in transitions.values()} == {mx.float32}
     for layer in model.layers:
         assert type(layer.time_mixing.gamma_proj) is StateTransitionLinear
     if directory:
-        original = tree_flatten(load(directory)[0].parameters(), destination={})
+        original = parameters(load(directory)[0])
         assert all(mx.array_equal(w, original[name]) for name, w in transitions.items())
     return model
-
-
-def bits(model):
-    """Bits of the quantized layers, by the last part of their names."""
-    return {
-        name.rsplit(".", 1)[-1]: module.bits
-        for name, module in model.named_modules()
-        if hasattr(module, "bits")
-    }
-
-
-QUANTIZED = {"q_proj", "k_proj", "v_proj", "gate_proj", "out_proj", "up_proj", "down_proj"}
-QUANTIZED |= {"embed_tokens", "lm_head"}
 
 
 def local_dataset(args, tokenizer):

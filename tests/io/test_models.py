@@ -193,8 +193,7 @@ def test_a_full_disk_leaves_the_old_model(tokenizer, saved, monkeypatch):
     before = contents(saved)
     full = RuntimeError("No space left on device")  # as MLX raises it
     monkeypatch.setattr(mx, "save_safetensors", Mock(side_effect=full))
-    found = refusal(save, tiny(tokenizer), tokenizer, saved)
-    assert "No space left on device; free" in found
+    assert "No space left on device; free" in refusal(save, tiny(tokenizer), tokenizer, saved)
     assert contents(saved) == before
     assert [p.name for p in saved.parent.iterdir()] == ["model"]
 

@@ -4,13 +4,7 @@ import importlib
 
 import mlx.core as mx
 import pytest
-from helpers.mlx_lm_commands import (
-    QUANTIZED,
-    assert_transitions_untouched,
-    bits,
-    local_dataset,
-    quality,
-)
+from helpers.mlx_lm_commands import assert_transitions_untouched, local_dataset, quality
 from helpers.models import save_tiny_model
 from mlx.utils import tree_flatten
 
@@ -32,6 +26,17 @@ def changed(directory, main, tmp_path):
     return run
 
 
+def bits(model):
+    """Bits of the quantized layers, by the last part of their names."""
+    return {
+        name.rsplit(".", 1)[-1]: module.bits
+        for name, module in model.named_modules()
+        if hasattr(module, "bits")
+    }
+
+
+QUANTIZED = {"q_proj", "k_proj", "v_proj", "gate_proj", "out_proj", "up_proj", "down_proj"}
+QUANTIZED |= {"embed_tokens", "lm_head"}
 EXACT = ("convert", "gptq", "dynamic_quant")  # the others train or scale the transitions
 CALIBRATION = ["--num-samples", 8, "--sequence-length", 64]
 AWQ = ["--embed-bits", 8, "--embed-group-size", 64, "--n-grid", 4, *CALIBRATION]

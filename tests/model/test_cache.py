@@ -2,16 +2,7 @@
 
 import mlx.core as mx
 import pytest
-from helpers.models import (
-    GROWING,
-    SIZES,
-    VARIANTS,
-    check_padding,
-    close,
-    padded,
-    tiny_model,
-    tokens,
-)
+from helpers.models import GROWING, VARIANTS, check_padding, close, padded, tiny_model, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import BatchKVCache
@@ -84,4 +75,4 @@ def test_decoding_holds_no_more_memory_with_every_token(monkeypatch):
 def test_empty_input_gives_empty_logits(length, batch):
     model = tiny_model()
     prompt = mx.zeros((batch, length), mx.int32)
-    assert model(prompt).shape == (batch, length, SIZES["vocab_size"])
+    assert model(prompt).shape == (batch, length, model.args.vocab_size)

@@ -150,6 +150,5 @@ def test_rms_norm_scales_to_the_root_of_the_size(dtype):
     y = rms(x)
     assert y.dtype == dtype
     expected = unit * SIZE**0.5 * np.arange(SIZE)
-    np.testing.assert_allclose(
-        y.astype(mx.float32), expected, rtol=1e-2 if y.itemsize == 2 else 1e-6
-    )
+    rtol = 1e-2 if y.itemsize == 2 else 1e-6
+    np.testing.assert_allclose(y.astype(mx.float32), expected, rtol=rtol)

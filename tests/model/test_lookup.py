@@ -1,5 +1,6 @@
 """Lookup decoding: the same tokens in fewer passes."""
 
+from itertools import product
 from unittest.mock import Mock
 
 import mlx.core as mx
@@ -50,11 +51,7 @@ def test_a_guess_followed_the_longest_known_ngram(tokens):
     text = Ngrams()
     for end, token in enumerate(tokens, 1):
         guess, known = text.add(token), tokens[:end]
-        starts = [
-            n
-            for size in SIZES
-            for n in range(end - 1, 0, -1)
-            if known[max(0, n - size) : n] == known[-size:]
-        ]
+        places = product(SIZES, range(end - 1, 0, -1))
+        starts = [n for size, n in places if known[max(0, n - size) : n] == known[-size:]]
         assert guess == (known[starts[0] :][: len(guess)] if starts else [])
         assert bool(guess) == bool(starts)

@@ -24,9 +24,8 @@ VARIANTS = {
 
 def mixing(**options):
     mx.random.seed(0)
-    return SoftmaxMixing(
-        LayerArgs(**{"hidden_size": SIZE, "num_heads": 2, "mixer": "softmax"} | options)
-    )
+    sizes = {"hidden_size": SIZE, "num_heads": 2, "mixer": "softmax"}
+    return SoftmaxMixing(LayerArgs(**sizes | options))
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())

@@ -84,16 +84,13 @@ def test_gradients(models):
 def test_quantizing_casting_and_sanitizing(models):
     model, copy = models
     names = tree_flatten(copy.parameters(), destination={})
-    assert {n for n in names if not copy.cast_predicate(n)} == set(
-        filter(is_state_transition, names)
-    )
+    transitions = set(filter(is_state_transition, names))
+    assert {n for n in names if not copy.cast_predicate(n)} == transitions
     half = {n: mx.zeros(1, mx.float16) for n in (*names, "lm_head.weight")}
     expected = {n: mx.float32 if is_state_transition(n) else mx.float16 for n in names}
     for m in models:
         assert {n: w.dtype for n, w in m.sanitize(half).items()} == expected
-        nn.quantize(
-            m, group_size=32, bits=8, class_predicate=lambda _, m: hasattr(m, "to_quantized")
-        )
+        nn.quantize(m, 32, 8, class_predicate=lambda _, m: hasattr(m, "to_quantized"))
     close(copy(tokens(9)), model(tokens(9)))
 
 

@@ -12,6 +12,7 @@ from mlx_gateloop.ops.linear import MAX_ROWS, expanding_linear, linear, must_exp
 
 pytestmark = needs_native
 KINDS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16, "8-bit": None}
+LAYERS = st.tuples(st.sampled_from(list(KINDS)), st.integers(1, 70), st.booleans())
 
 
 def layer(kind, outputs, width, has_bias, seed):
@@ -27,11 +28,7 @@ def layer(kind, outputs, width, has_bias, seed):
 @given(
     rows=st.integers(1, MAX_ROWS),
     width=st.sampled_from([32, 96, 320]),
-    layers=st.lists(
-        st.tuples(st.sampled_from(list(KINDS)), st.integers(1, 70), st.booleans()),
-        min_size=1,
-        max_size=4,
-    ),
+    layers=st.lists(LAYERS, min_size=1, max_size=4),
 )
 def test_all_layers_give_the_exact_product(rows, width, layers):
     x = normal(1, rows, width, key=0)

@@ -225,9 +225,8 @@ def test_a_target_outside_the_vocabulary_gives_nan_there_alone():
         for dtype in (np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64):
             wrong = [4, np.iinfo(dtype).max, -1 if np.iinfo(dtype).min else 5]
             wrong += [2**32, -(2**32)] if dtype == np.int64 else []
-            losses = pointwise.cross_entropy(
-                mx.zeros((1 + len(wrong), 4)), mx.array(np.array([3, *wrong], dtype))
-            )
+            targets = mx.array(np.array([3, *wrong], dtype))
+            losses = pointwise.cross_entropy(mx.zeros((len(targets), 4)), targets)
             assert mx.isnan(losses).tolist() == [False, *[True] * len(wrong)]
 
 

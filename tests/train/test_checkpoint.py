@@ -12,14 +12,8 @@ from helpers.training import model_and_optimizer
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.train.checkpoint import (
-    FORMAT,
-    Progress,
-    read_header,
-    read_newest,
-    restore,
-    save_checkpoint,
-)
+from mlx_gateloop.train import checkpoint
+from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
 from mlx_gateloop.train.fused_update import make_update
 
 PROGRESS = Progress(step=7, recent=[0.1, 1 / 3])  # with an infinite best loss
@@ -91,7 +85,7 @@ def test_full_disk_keeps_the_old_checkpoint(path, monkeypatch, where):
     with pytest.raises(InputError, match=r"^[^\n]*No space left[^\n]*previous one is kept$"):
         save_checkpoint(path, *model_and_optimizer(), Progress(step=8), RUN)
     monkeypatch.undo()
-    kept, progress, _ = read_newest(path)
+    kept, progress, _ = checkpoint.read_newest(path)
     assert (progress, kept.read_bytes()) == (PROGRESS, before)
     assert list(path.parent.iterdir()) == [kept]
 
@@ -131,8 +125,8 @@ def test_the_content_is_on_the_disk_before_the_names(path, monkeypatch):
 
 @pytest.mark.parametrize("progress", ["[" * 100_000, "9" * 5000, '{"walk": 3}', "3", None])
 def test_metadata_that_is_no_progress_is_one_line(path, monkeypatch, progress):
-    monkeypatch.setattr("mlx_gateloop.train.checkpoint.checksum", lambda *_: "equal")
-    metadata = {"format": FORMAT, "progress": progress, "run": "{}", "sha256": "equal"}
+    monkeypatch.setattr(checkpoint, "checksum", lambda *_: "equal")
+    metadata = {"format": checkpoint.FORMAT, "progress": progress, "run": "{}", "sha256": "equal"}
     metadata = {key: value for key, value in metadata.items() if value is not None}
     mx.save_safetensors(str(path), {"weight": mx.zeros(3)}, metadata)
     assert "last.safetensors: damaged (" in refusal(read_header, path)

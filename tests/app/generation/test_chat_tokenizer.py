@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from helpers.errors import refusal
-from helpers.models import tiny_model
+from helpers.models import says, tiny_model
 from helpers.tokenizers import KINDS, begin_with
 from mlx_gateloop.app.generation.chat_tokenizer import MAX_CHARACTERS, ChatTokenizer
 
@@ -41,13 +41,9 @@ def chat(*texts):
 
 @pytest.mark.parametrize("texts", [["hello"], ["", "b", "naïve 🙂\n\n"], [" <|im_ ", "end|>", "x"]])
 def test_without_special_tokens_nothing_changes(tokenizer, plain, texts):
-    messages = chat(*texts)
-    text, typed = tokenizer.render(messages)
-    expected = plain.apply_chat_template(
-        [{"role": role, "content": content} for role, content in messages],
-        add_generation_prompt=True,
-        tokenize=False,
-    )
+    text, typed = tokenizer.render(chat(*texts))
+    messages = [says(*message) for message in chat(*texts)]
+    expected = plain.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert (text, typed) == (expected, [])
     assert tokenizer.encode(text, typed) == plain.encode(expected, add_special_tokens=False)
 

@@ -17,9 +17,8 @@ def test_a_busy_port_gives_way_to_the_next_one_unless_it_was_asked_for(monkeypat
         monkeypatch.setattr(launch, "PORTS", range(port, min(port + 50, 65536)))
         with launch._listen("127.0.0.1", None) as free:
             assert free.getsockname()[1] > port
-        assert f"--port {port}: Address already in use" in refusal(
-            launch._listen, "127.0.0.1", port
-        )
+        line = refusal(launch._listen, "127.0.0.1", port)
+        assert f"--port {port}: Address already in use" in line
         monkeypatch.setattr(launch, "PORTS", range(port, port + 1))
         assert "are all in use; give another port" in refusal(launch._listen, "127.0.0.1", None)
     assert refusal(launch._listen, "192.0.2.1", 7860).startswith("--host 192.0.2.1 --port 7860: ")

@@ -21,5 +21,4 @@ def test_a_wrong_value_is_named(name):
         line = refusal(request_values.sampling, **{name: value})
         assert line.startswith(f"{name}: expected a number, got ")
     assert refusal(request_values.sampling, seed=-2).startswith("seed: expected a number in ")
-    line = refusal(request_values.sampling, top_k=1.5)
-    assert line == "top_k: expected an integer, got 1.5"
+    assert refusal(request_values.sampling, top_k=1.5) == "top_k: expected an integer, got 1.5"

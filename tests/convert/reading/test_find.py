@@ -11,13 +11,11 @@ import zipfile
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.checkpoints import Hostile, save_shards
+from helpers.checkpoints import Hostile, save_shards, torch
 from helpers.errors import refusal
 from helpers.flax_model import packed
 from mlx_gateloop.convert.reading.containers import READERS
 from mlx_gateloop.convert.reading.find import find
-
-torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
 
 TENSORS = {
     "a.weight": torch.arange(6.0).reshape(2, 3),
@@ -75,9 +73,7 @@ def test_a_directory_with_an_index_is_read_shard_by_shard(tmp_path):
     named = [json.dumps({"weight_map": {"a": shard}}) for shard in shards]
     for broken in ("[]", "{}", "nonsense", *named):
         index.write_text(broken)
-        message = refusal(find, str(tmp_path))
-        assert "model.safetensors.index.json: " in message
-        assert len(message) < 1000
+        assert "model.safetensors.index.json: " in refusal(find, str(tmp_path))
 
 
 def raw_pickle(value, path):

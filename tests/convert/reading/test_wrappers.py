@@ -93,8 +93,7 @@ def test_a_part_of_a_larger_model_is_named(prefix, kind):
         shapes = {"criterion.weight": (1,), f"{prefix}.{name}": (2, 2)}
         message = refusal(detect, shapes, kind)
         assert f"under the prefix '{prefix}'" in message
-    message = refusal(detect, {f"{prefix}.to_qkva.0.weight": (2, 2)}, kind)
-    assert "--layers converts them" in message
+    assert "--layers converts them" in refusal(detect, {f"{prefix}.to_qkva.0.weight": (2, 2)}, kind)
 
 
 HARMLESS = [

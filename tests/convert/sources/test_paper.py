@@ -2,16 +2,9 @@
 
 import mlx.core as mx
 import pytest
-from helpers.parity import (
-    TOLERANCE,
-    assert_same,
-    converted,
-    difference,
-    paper_state,
-    random_tokens,
-    shapes_of,
-)
+from helpers.parity import TOLERANCE, assert_same, converted, difference, paper_state, shapes_of
 from mlx_gateloop.convert.sources import SOURCES
+from mlx_gateloop.convert.verify import random_tokens
 
 from mlx_gateloop.io.model_file import NEEDS_PACKAGE, model_file
 

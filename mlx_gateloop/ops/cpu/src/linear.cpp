@@ -31,18 +31,22 @@ GATELOOP_MULTIVERSION void expand(size_t groups, int group, const uint8_t* x, co
   }
 }
 
-using Eight = Registers<8>::Vector;
+using Four = Registers<4>::Vector;
 
-GATELOOP_INLINE void halve(const Registers<16>::Vector& x, Eight& y) {
-  y = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
-      __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+// Four sums of a vector's floats.
+GATELOOP_INLINE void narrow(const Four& x, Four& y) { y = x; }
+GATELOOP_INLINE void narrow(const Registers<8>::Vector& x, Four& y) {
+  y = __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
 }
-GATELOOP_INLINE void halve(const Eight& x, Eight& y) { y = x; }
+GATELOOP_INLINE void narrow(const Registers<16>::Vector& x, Four& y) {
+  Registers<8>::Vector half = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                              __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+  narrow(half, y);
+}
 
 // Sums of the pairs of neighbours in a, then in b.
-GATELOOP_INLINE void fold(const Eight& a, const Eight& b, Eight& y) {
-  y = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) +
-      __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+GATELOOP_INLINE void fold(const Four& a, const Four& b, Four& y) {
+  y = __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7);
 }
 
 // y = x w' for C rows of x and kRows of w; each of the sums is the same for any C.
@@ -57,12 +61,11 @@ GATELOOP_INLINE void tile(size_t rows, int D, const float* x, const float* w, fl
       for (int c = 0; c < C; ++c) sums[c][r] += row * *(const Unaligned*)(x + c * D + j);
     }
   for (auto& s : sums) {
-    Eight t[kRows];
-    for (size_t r = 0; r < kRows; ++r) halve(s[r], t[r]);
+    Four t[kRows];
+    for (size_t r = 0; r < kRows; ++r) narrow(s[r], t[r]);
     fold(t[0], t[1], t[0]);
     fold(t[2], t[3], t[2]);
     fold(t[0], t[2], t[0]);
-    fold(t[0], t[0], t[0]);
     for (size_t r = 0; r < rows; ++r) y[r] = t[0][r];
     y += stride;
   }
@@ -75,13 +78,13 @@ GATELOOP_MULTIVERSION void dots(size_t N, size_t rows, int D, const float* x, co
   auto tiles = [&]<int LANES, int C>() __attribute__((always_inline)) {
     for (; n + C <= N; n += C) tile<LANES, C>(rows, D, x + n * D, w, y + n * stride, stride);
   };
-  if (wide_registers()) {
-    tiles.operator()<16, 4>();
-    tiles.operator()<16, 2>();
-    tiles.operator()<16, 1>();
-  } else {
-    tiles.operator()<8, 2>();
-    tiles.operator()<8, 1>();
+  switch (lanes()) {
+    case 16:
+      tiles.operator()<16, 4>();
+      tiles.operator()<16, 2>();
+      return tiles.operator()<16, 1>();
+    case 8: tiles.operator()<8, 2>(); return tiles.operator()<8, 1>();
+    default: tiles.operator()<4, 2>(); return tiles.operator()<4, 1>();
   }
 }
 

@@ -91,8 +91,11 @@ GATELOOP_INLINE void multiply_all(int rows, int inner, int width, Left a, const 
 
 GATELOOP_MULTIVERSION void multiply(int rows, int inner, int width, Left a, const float* b,
                                     float* c, int stride) {
-  if (wide_registers()) multiply_all<16>(rows, inner, width, a, b, c, stride);
-  else multiply_all<8>(rows, inner, width, a, b, c, stride);
+  switch (lanes()) {
+    case 16: return multiply_all<16>(rows, inner, width, a, b, c, stride);
+    case 8: return multiply_all<8>(rows, inner, width, a, b, c, stride);
+    default: return multiply_all<4>(rows, inner, width, a, b, c, stride);
+  }
 }
 
 GATELOOP_MULTIVERSION void dots(int rows, int columns, int inner, const float* a, const float* b,

@@ -27,12 +27,12 @@ GATELOOP_VECTOR float erfcf(float) noexcept;
 #define GATELOOP_MULTIVERSION
 #endif
 
-// Tell if a register holds 16 floats, not 8 or fewer.
-inline bool wide_registers() {
+// The floats in a register: AVX-512 has 16, AVX2 eight, SSE2 and NEON four.
+inline int lanes() {
 #ifdef GATELOOP_CLONES
-  return __builtin_cpu_supports("avx512vl");
+  return __builtin_cpu_supports("avx512vl") ? 16 : __builtin_cpu_supports("avx2") ? 8 : 4;
 #else
-  return false;
+  return 4;
 #endif
 }
 
