@@ -84,5 +84,6 @@ def test_warmup_is_linear_and_then_a_cosine_falls_to_zero():
 def test_weights_average_the_updates_of_an_epoch(per_epoch, steps):
     config = decided(OptimizerConfig(learning_rate=0.02), per_epoch)
     assert 1 / (0.02 * config.weight_decay) == pytest.approx(steps)
+    assert decided(OptimizerConfig(learning_rate=1e-320), per_epoch).weight_decay < math.inf
     chosen = OptimizerConfig(learning_rate=0.02, weight_decay=0.0)
     assert decided(chosen, per_epoch) == chosen
