@@ -304,8 +304,7 @@ def hidden(tokenizer: Any, given: Any, mark: str) -> Any:
 def unused(text: str) -> str:
     """Return a character that is not in the text; the ranges are longer than any text."""
     marks = chain(range(0xAC00, 0xD7A4), range(0xE000, 0x110000))  # Python writes the first as is
-    used = set(text)
-    return next(mark for mark in map(chr, marks) if mark not in used)
+    return next(mark for mark in map(chr, marks) if mark not in text)
 
 
 def start_ids(tokenizer: Any) -> list[int]:

@@ -140,8 +140,7 @@ class ConversationFolder:
 
     def _path(self, name: str) -> Path:
         if not isinstance(name, str) or not _is_name(name):
-            rule = f"A title has at most {LONGEST} letters, digits, spaces and . _ -"
-            raise InputError(f"{rule}, first a letter or digit")
+            raise InputError(f"A title has at most {LONGEST} letters, digits, spaces and . _ -")
         return self.folder / f"{name}{SUFFIX}"
 
     def _free(self, path: Path) -> Path:

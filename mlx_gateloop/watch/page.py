@@ -133,14 +133,13 @@ def coded_weights(directory: Path) -> str:
     stored = {(getattr(m, "bits", BITS), getattr(m, "mode", "affine")) for m in model.modules()}
     if stored != {(BITS, "affine")}:
         model = dequantize_model(model)
-    nn.quantize(model, GROUP, BITS, class_predicate=_has_groups)
+    nn.quantize(
+        model, GROUP, BITS,
+        class_predicate=lambda _, m: hasattr(m, "to_quantized") and m.weight.shape[1] % GROUP == 0,
+    )  # fmt: skip
     weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
     weights = {n: w if w.dtype == mx.uint32 else w.astype(mx.float32) for n, w in weights.items()}
     with TemporaryDirectory() as folder:
         file = Path(folder) / "weights.safetensors"
         mx.save_safetensors(str(file), weights)
         return base64.b64encode(file.read_bytes()).decode("ascii")
-
-
-def _has_groups(_: str, module: nn.Module) -> bool:
-    return hasattr(module, "to_quantized") and module.weight.shape[1] % GROUP == 0

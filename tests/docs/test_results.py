@@ -14,7 +14,7 @@ from mlx_gateloop.experiments.presets import PRESETS
 PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
 TEXTS = [RECORDS / f"text-python-{n}" for n in ("48", "convolution-phases", "convolution")]
-WIKITEXT = ("tuned-real", *(f"convolution{n}" for n in ("", "-fixed", "-real")), "mamba2")
+WIKITEXT = ("tuned-real", *(f"convolution{n}" for n in ("", "-fixed", "-real", "-hgrn2")), "mamba2")
 SLOWER = ["--reference", "data_controlled, phase_share 0.1"]
 TABLES = {
     "running-sum-sobol": ["--beyond", 32],
