@@ -1,7 +1,6 @@
 """A folder of saved conversations, one file each; the file's name is the title."""
 
 import os
-import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -83,10 +82,10 @@ class ConversationFolder:
         path, trash = self._known(name), self.folder / DELETED
         with self._locked():
             trash.mkdir(exist_ok=True)
-            path.replace(trash / path.name)
-            os.utime(trash / path.name, ns=(now := time.time_ns(), now))  # finer than touch()
-            files = sorted(trash.glob(f"*{SUFFIX}"), key=_version, reverse=True)
-            for old in files[KEPT_DELETED:]:
+            path.replace(last := trash / path.name)
+            last.touch()
+            others = {*trash.glob(f"*{SUFFIX}")} - {last}  # a clock may go back
+            for old in sorted(others, key=_version, reverse=True)[KEPT_DELETED - 1 :]:
                 old.unlink()
 
     def restore(self, name: str) -> str:

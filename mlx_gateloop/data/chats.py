@@ -40,7 +40,7 @@ def answer_positions(
         begin, end = (common_prefix_len(part, ids) for part in (opened, whole))
         # A tokenizer may merge one token with the next.
         changed = end < len(whole) - 1 or begin >= end
-        if begin < len(opened) - 1:  # not as this template opens an answer
+        if begin < len(opened) - 1:  # the template opens an answer otherwise than it writes one
             before = chat_ids(messages[:number], tokenizer, tools)
             changed |= min(begin, common_prefix_len(before, ids)) < len(before) - 1
         if changed:

@@ -58,7 +58,7 @@ class Transition:
 
     @staticmethod
     def of(array: "mx.array | Transition") -> "Transition":
-        """Build a transition from its values, a complex64 or a real array; return another as it is.
+        """Build a transition from its values, complex64 or real; return a `Transition` as it is.
 
         Raises:
             ValueError: Not an array of floats or of complex64.
