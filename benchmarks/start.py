@@ -27,7 +27,7 @@ RATE = "optimizer.state_transition_learning_rate"
 WHOLE = "the spread start"
 
 
-def starts(rate: float) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+def starts(rate: float, share: float) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Map each start to its settings and to the constants of `model.gates` that it replaces."""
     return {
         WHOLE: ({}, {}),
@@ -36,7 +36,7 @@ def starts(rate: float) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "the text's part of gates not smaller": ({}, {"DATA_DEPENDENT": {"gamma": 1, "theta": 1}}),
         "input scaled at the start only": ({"model.input_scale": False}, {}),
         "transitions at the base rate": ({RATE: rate}, {}),
-        "published, transitions at a tenth of the rate": ({"start": "published"}, {}),
+        f"published, transitions at {share:g} of the rate": ({"start": "published"}, {}),
         "published": ({"start": "published", RATE: rate}, {}),
     }
 
@@ -48,20 +48,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=0.03)
+    parser.add_argument("--share", type=float, default=0.1, help="of the transitions in the rate")
     arguments = parser.parse_args()
     experiment = PRESETS["text"]["small"].changed_by(
         {"task.file": arguments.text, "steps": arguments.steps, "eval_every": 250}, models=["fixed"]
     )
-    rate = arguments.rate
-    chosen = {"start": "spread", "optimizer.learning_rate": rate, RATE: rate / 10}
+    rate, share = arguments.rate, arguments.share
+    chosen = {"start": "spread", "optimizer.learning_rate": rate, RATE: rate * share}
     file = arguments.out / "bits.json"
-    options = {name: getattr(arguments, name) for name in ("text", "steps", "rate")}
+    options = {name: getattr(arguments, name) for name in ("text", "steps", "rate", "share")}
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"options": options}
     if found["options"] != options:
         parser.error(f"{file}: made with {found['options']}; choose another --out")
     bits: dict[str, dict[str, float]] = found.setdefault("bits", {})
     for seed in range(arguments.seeds):
-        for number, (name, (settings, constants)) in enumerate(starts(rate).items()):
+        for number, (name, (settings, constants)) in enumerate(starts(rate, share).items()):
             if str(seed) in bits.setdefault(name, {}):
                 continue
             folder = arguments.out / f"start-{number}" / f"{REFERENCE}-{seed}"
