@@ -32,10 +32,23 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return tree or {}
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """PyYAML's loader, which by itself takes the last value of a key that is there twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                problem = f"the key {shown(key.value)} is there twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def parse_yaml(text: str) -> Any:
     """Parse YAML; the message of the ValueError names the line if it is known."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _UniqueKeys)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise ValueError(f"{line}{error.problem or error.context}") from None

@@ -103,6 +103,8 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
     ("tokenizer: {kind: pretrained}", "tokenizer.path and"),
     ("- a\n- b", "expected `key: value` lines, got list"),
     ("seed: 3\n\tsteps: 5", "not readable YAML: line 2: .*cannot start any token$"),
+    ("seed: 3\ndata:\n  length: 8\nseed: 5", "line 4: the key 'seed' is there twice"),
+    ("data: {length: 8, length: 9}", "line 1: the key 'length' is there twice"),
     ("[" * 1000, "not readable YAML: nested too deeply"),
     (f"seed: {'9' * 5000}", "not readable YAML: Exceeds the limit"),
     ("seed: !!python/name:os.system", "line 1: could not determine a constructor"),
