@@ -27,16 +27,13 @@ Pair = tuple[Any, Any]  # arrays of jax or torch
 Arrays = list[np.ndarray]
 
 
-def jax_gate_loop(arrays: Arrays, cotangent: np.ndarray) -> Candidate:
-    """The paper's operator, arrays q, k, v, gamma and theta, compiled."""
+def jax_gate_loop(q: Any, k: Any, v: Any, gamma: Any, theta: Any) -> Any:
+    """Compute the paper's operator."""
     import jax
 
-    def gate_loop(q: Any, k: Any, v: Any, gamma: Any, theta: Any) -> Any:
-        size = jax.nn.sigmoid(gamma)
-        a = jax.lax.complex(size * jax.numpy.cos(theta), size * jax.numpy.sin(theta))
-        return q * jax_states(a, (k * v).astype(a.dtype)).real
-
-    return jax_candidate(gate_loop, arrays, cotangent)
+    size = jax.nn.sigmoid(gamma)
+    a = jax.lax.complex(size * jax.numpy.cos(theta), size * jax.numpy.sin(theta))
+    return q * jax_states(a, (k * v).astype(a.dtype)).real
 
 
 def jax_states(a: Any, x: Any) -> Any:
@@ -62,15 +59,12 @@ def jax_candidate(function: Function, arrays: Arrays, cotangent: np.ndarray) -> 
     )
 
 
-def torch_gate_loop(arrays: Arrays, cotangent: np.ndarray) -> Candidate:
-    """The paper's operator on gateloop-transformer's scan; arrays as in `jax_gate_loop`."""
+def torch_gate_loop(q: Any, k: Any, v: Any, gamma: Any, theta: Any) -> Any:
+    """Compute the paper's operator by gateloop-transformer's scan."""
     import torch
 
-    def gate_loop(q: Any, k: Any, v: Any, gamma: Any, theta: Any) -> Any:
-        a = torch.polar(gamma.sigmoid(), theta)
-        return q * torch_states(a, (k * v).to(a.dtype)).real
-
-    return torch_candidate(gate_loop, arrays, cotangent)
+    a = torch.polar(gamma.sigmoid(), theta)
+    return q * torch_states(a, (k * v).to(a.dtype)).real
 
 
 def torch_states(a: Any, x: Any) -> Any:
@@ -84,15 +78,12 @@ def torch_states(a: Any, x: Any) -> Any:
     return associative_scan(combine, (a, x))[1]
 
 
-def fla_gla(arrays: Arrays, dy: np.ndarray) -> Candidate:
-    """GLA's kernels on q, k, v and gamma with heads; their products round float32 to TF32."""
+def fla_gla(q: Any, k: Any, v: Any, gamma: Any) -> Any:
+    """Run GLA's kernels, with heads; their products round float32 to TF32."""
     from fla.ops.gla import chunk_gla
     from torch.nn.functional import logsigmoid
 
-    def gate_loop(q: Any, k: Any, v: Any, gamma: Any) -> Any:
-        return chunk_gla(q, k, v, logsigmoid(gamma), scale=1.0)[0]
-
-    return torch_candidate(gate_loop, arrays, dy)
+    return chunk_gla(q, k, v, logsigmoid(gamma), scale=1.0)[0]
 
 
 def torch_candidate(function: Function, arrays: Arrays, cotangent: np.ndarray) -> Candidate:
@@ -169,12 +160,14 @@ def num_parameters(model: Any) -> int:
 
 
 TORCH = ("torch", "gateloop_transformer")
+ASSOCIATIVE, SCAN = "jax.lax.associative_scan", "gateloop-transformer's scan (torch)"
+FLA = "flash-linear-attention's chunk_gla"
 PEERS: list[tuple[str, str, tuple[str, ...], Function]] = [  # table, row, packages, its candidate
-    ("scan", "jax.lax.associative_scan", ("jax",), partial(jax_candidate, jax_states)),
-    ("scan", "gateloop-transformer's scan (torch)", TORCH, partial(torch_candidate, torch_states)),
-    ("operator", "jax.lax.associative_scan", ("jax",), jax_gate_loop),
-    ("operator", "gateloop-transformer's scan (torch)", TORCH, torch_gate_loop),
-    ("real heads", "flash-linear-attention's chunk_gla", ("torch", "fla"), fla_gla),
+    ("scan", ASSOCIATIVE, ("jax",), partial(jax_candidate, jax_states)),
+    ("scan", SCAN, TORCH, partial(torch_candidate, torch_states)),
+    ("operator", ASSOCIATIVE, ("jax",), partial(jax_candidate, jax_gate_loop)),
+    ("operator", SCAN, TORCH, partial(torch_candidate, torch_gate_loop)),
+    ("real heads", FLA, ("torch", "fla"), partial(torch_candidate, fla_gla)),
     ("model", "gateloop-transformer (torch)", TORCH, torch_prefill),
     ("train", "gateloop-transformer (torch)", TORCH, torch_step),
 ]
