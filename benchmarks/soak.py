@@ -32,6 +32,7 @@ QUESTIONS = [
 ]
 TEXTS = ["str.split(sep=None, maxsplit=-1)\n", "The following example shows", "é" * 200]
 TABS = 5
+BOXES = ("chat", "complete", "compare")
 MODEL = "demo"  # that ends well
 STUCK_SECONDS = 60
 # A run that waits or loads is not in its view yet, but in the status.
@@ -51,33 +52,33 @@ class Visitor:
         self.counts: Counter[str] = Counter()
         self.running: dict[str, float] = {}  # since when
         self.tab.set_default_timeout(20_000)
-        actions: dict[Callable[[], bool | None], int] = {
-            self.ask: 6,
-            self.complete: 2,
-            self.compare: 2,
-            self.stop: 3,
-            self.layer: 3,
-            self.token: 3,
-            self.retry: 2,
-            self.edit: 2,
-            self.undo: 2,
-            self.clear: 1,
-            self.model: 1,
-            self.open: 1,
-            self.delete: 1,
-            self.undelete: 1,
-            self.reload: 1,
+        self.actions: dict[str, tuple[int, Callable[[], bool | None]]] = {  # weights and actions
+            "ask": (6, self.ask),
+            "complete": (2, self.complete),
+            "compare": (2, self.compare),
+            "stop": (3, self.stop),
+            "layer": (3, self.layer),
+            "token": (3, lambda: self._one_of("#chat-view .text span")),
+            "retry": (2, lambda: self._button("Retry")),
+            "edit": (2, self.edit),
+            "undo": (2, lambda: self._button("Undo")),
+            "clear": (1, self.clear),
+            "model": (1, self.model),
+            "open": (1, lambda: self._one_of("#saved tbody tr")),  # all are saved by themselves
+            "delete": (1, lambda: self._click("#delete:enabled")),
+            "undelete": (1, lambda: self._click("#undelete:enabled")),
+            "reload": (1, self.reload),
         }
-        self.actions, self.weights = list(actions), list(actions.values())
 
     def act(self) -> None:
         """Take one action."""
-        action = self.random.choices(self.actions, self.weights)[0]
+        weights = [weight for weight, _ in self.actions.values()]
+        name = self.random.choices([*self.actions], weights)[0]
         try:
-            self.counts[action.__name__] += action() is not False
+            self.counts[name] += self.actions[name][1]() is not False
             self._look_for_stuck()
         except Error as error:  # Playwright's: what it waited for did not come
-            self.problems.append(f"{action.__name__}: {str(error).splitlines()[0]}")
+            self.problems.append(f"{name}: {str(error).splitlines()[0]}")
 
     def ask(self) -> None:
         self._send("Chat", "chat", self.random.choice(QUESTIONS), "Enter")
@@ -89,8 +90,7 @@ class Visitor:
         self._send("Side by side", "compare", self.random.choice(QUESTIONS), "Enter")
 
     def stop(self) -> None:
-        name = self.random.choice(["chat", "complete", "compare"])
-        self.tab.evaluate(CLICK, f"#{name}-stop")
+        self._click(f"#{self.random.choice(BOXES)}-stop")
 
     def layer(self) -> bool:
         self._tab("Chat")
@@ -99,15 +99,6 @@ class Visitor:
         layers = self.tab.locator("#chat-view .layer option").count()
         self.tab.select_option("#chat-view .layer", index=self.random.randrange(layers))
         return True
-
-    def token(self) -> bool:
-        return self._one_of("#chat-view .text span")
-
-    def retry(self) -> bool:
-        return self._button("Retry")
-
-    def undo(self) -> bool:
-        return self._button("Undo")
 
     def edit(self) -> bool:
         if not self._button("Edit"):
@@ -120,7 +111,7 @@ class Visitor:
         return self._button("Submit")
 
     def clear(self) -> None:
-        self.tab.evaluate(CLICK, "#clear")
+        self._click("#clear")
 
     def model(self) -> None:
         self.tab.locator("#model input").click()
@@ -128,22 +119,12 @@ class Visitor:
         options.first.wait_for()
         options.nth(self.random.randrange(options.count())).click()
 
-    def open(self) -> bool:
-        """Open a conversation of the list; all are saved by themselves."""
-        return self._one_of("#saved tbody tr")
-
     def _one_of(self, selector: str) -> bool:
         return self.tab.evaluate(
             "([selector, share]) => { const all = document.querySelectorAll(selector),"
             " one = all[Math.floor(share * all.length)]; one?.click(); return Boolean(one) }",
             [selector, self.random.random()],
         )
-
-    def delete(self) -> bool:
-        return bool(self.tab.evaluate(CLICK, "#delete:enabled"))
-
-    def undelete(self) -> bool:
-        return bool(self.tab.evaluate(CLICK, "#undelete:enabled"))
 
     def reload(self) -> None:
         self.page.reload()
@@ -153,8 +134,8 @@ class Visitor:
     def finish(self) -> None:
         """Check that everything still works."""
         try:
-            for name in ("chat", "complete", "compare"):
-                self.tab.evaluate(CLICK, f"#{name}-stop")
+            for name in BOXES:
+                self._click(f"#{name}-stop")
             self._tab("Chat")
             self.page.choose(MODEL)
             self.clear()
@@ -173,8 +154,11 @@ class Visitor:
     def _tab(self, name: str) -> None:
         self.tab.get_by_role("tab", name=name).click()
 
+    def _click(self, selector: str) -> bool:
+        return bool(self.tab.evaluate(CLICK, selector))
+
     def _button(self, label: str) -> bool:
-        return bool(self.tab.evaluate(CLICK, f"#chat [aria-label={label}]:enabled"))
+        return self._click(f"#chat [aria-label={label}]:enabled")
 
     def _look_for_stuck(self) -> None:
         now, found = time.monotonic(), self.tab.evaluate(RUNNING)
