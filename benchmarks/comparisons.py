@@ -21,14 +21,13 @@ import numpy as np
 
 from mlx_gateloop.commands.parser import Parser
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments.measure import Measure, interval, mean_and_spread, measure_of
+from mlx_gateloop.experiments.measure import interval, mean_and_spread, measure_of
 from mlx_gateloop.experiments.records import read_results
 from mlx_gateloop.experiments.report import draw_records
-from mlx_gateloop.experiments.results import Runs
+from mlx_gateloop.experiments.results import by_model
 from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.io.tables import markdown_table
 
-Results = Sequence[Mapping[str, Any]]
 # What the parts of an experiment have in common.
 SHARED = ("name", "preset", "task", "seeds", "draws", "equal_parameters", "data")
 
@@ -73,7 +72,10 @@ def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = R
 
     Accuracies above the span `beyond` are tabulated too.
     """
-    runs, measure = _ranked(tree), measure_of(tree["experiment"]["name"])
+    measure = measure_of(tree["experiment"]["name"])
+    runs = by_model([result for result in tree["runs"] if result["finished"]])
+    sign = 1 if measure.is_loss else -1
+    means = {m: np.mean([*measure.by_seed(results, sign).values()]) for m, results in runs.items()}
     leads = measure.leads(runs, reference)
     header = ["model", "state per layer", measure.name]
     header += [] if beyond is None else [f"beyond {beyond} inputs"]
@@ -85,26 +87,9 @@ def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = R
             *([] if beyond is None else [f"{_beyond(results, beyond):.3f}"]),
             _lead(leads.get(model, [])),
         ]
-        for model, results in runs.items()
+        for model, results in sorted(runs.items(), key=lambda pair: means[pair[0]])
     ]
     return markdown_table([*header, f"{_title(reference)} is ahead by (95%)"], rows)
-
-
-def draw(tree: Mapping[str, Any], out: Path) -> None:
-    """Draw the pictures of an experiment into a folder, and print their names."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name in draw_records(out, tree):
-        print(out / name)
-
-
-def _ranked(tree: Mapping[str, Any]) -> Runs:
-    """The finished runs of each model, the best model first."""
-    measure = measure_of(tree["experiment"]["name"])
-    runs: Runs = {}
-    for result in tree["runs"]:
-        if result["finished"]:
-            runs.setdefault(result["model"], []).append(result)
-    return dict(sorted(runs.items(), key=lambda pair: _rank(pair[1], measure)))
 
 
 def _size(model: Mapping[str, Any]) -> str:
@@ -112,12 +97,7 @@ def _size(model: Mapping[str, Any]) -> str:
     return "grows" if state is None else f"{state:,}"
 
 
-def _rank(results: Results, measure: Measure) -> float:
-    mean = float(np.mean([measure.of(result) for result in results]))
-    return mean if measure.is_loss else -mean
-
-
-def _beyond(results: Results, span: int) -> float:
+def _beyond(results: Sequence[Mapping[str, Any]], span: int) -> float:
     """The accuracy above a span, a mean over the runs as all figures of the table."""
     shares = [
         sum(result["right_by_span"][span + 1 :]) / sum(result["asked_by_span"][span + 1 :])
@@ -128,11 +108,6 @@ def _beyond(results: Results, span: int) -> float:
 
 def _lead(leads: list[float]) -> str:
     return f"{np.mean(leads):.3f}{interval(leads)}".replace("95%: ", "") if leads else ""
-
-
-def names(text: str) -> list[str]:
-    """Read names that commas part."""
-    return [name for name in text.split(",") if name]
 
 
 def main() -> None:
@@ -150,7 +125,10 @@ def main() -> None:
         "--pictures", type=Path, metavar="DIR", help="draw pictures into this folder instead"
     )
     parser.add_argument(
-        "--models", type=names, metavar="NAME,NAME", help="only these models; default: all"
+        "--models",
+        type=lambda text: [name for name in text.split(",") if name],
+        metavar="NAME,NAME",
+        help="only these models; default: all",
     )
     parser.add_argument(
         "--reference", help=f"the model that a table's leads are of (default: {REFERENCE})"
@@ -180,7 +158,9 @@ def show(parser: Parser, given: argparse.Namespace) -> None:
         parser.error(f"--models: no run of {' and '.join(given.models) or 'no model'} is finished")
     if given.pictures is not None:
         try:
-            draw(tree, given.pictures)
+            given.pictures.mkdir(parents=True, exist_ok=True)
+            for name in draw_records(given.pictures, tree):
+                print(given.pictures / name)
         except OSError as error:
             parser.error(f"--pictures {given.pictures}: {error.strerror}; choose another folder")
         return
