@@ -254,24 +254,19 @@ def main() -> None:
             gl.save(model, byte_tokenizer(), out / stage.name)
         model = load_model(out / stage.name)
     lives = half_lives(model, probe_text)
-    found = probe(model, probe_text)
-    header = ["bytes between", "recall", "gain", "channels"]
-    table = markdown_table(
-        header,
-        [
-            [f"{n:,}", f"{recall:.3f}", f"{round(saved, 3) + 0:.3f}", f"{(lives > n).mean():.3f}"]
-            for n, recall, saved in found
-        ],
-    )
+    distances, recalled, saved = zip(*probe(model, probe_text), strict=True)
+    longer = [(lives > n).mean() for n in distances]
+    rows = [
+        [f"{n:,}", f"{recall:.3f}", f"{round(gain, 3) + 0:.3f}", f"{share:.3f}"]
+        for n, recall, gain, share in zip(distances, recalled, saved, longer, strict=True)
+    ]
+    table = markdown_table(["bytes between", "recall", "gain", "channels"], rows)
     print(table)
     (out / "remembering.md").write_text(table)
     figure = new_figure(8, 4)
     axes = figure.add_subplot(xlabel="bytes of text after the facts", ylabel="share")
-    distances = [row[0] for row in found]
-    axes.plot(distances, [row[1] for row in found], marker="o", label="facts recalled")
-    axes.plot(
-        distances, [(lives > n).mean() for n in distances], label="channels with a longer half-life"
-    )
+    axes.plot(distances, recalled, marker="o", label="facts recalled")
+    axes.plot(distances, longer, label="channels with a longer half-life")
     axes.axhline(0.1, color="0.6", linestyle=":", label="chance")
     axes.axvline(FAR, color="0.6", label="longest distance in training")
     axes.set_xscale("log")

@@ -129,12 +129,6 @@ def on_ranks(ranks: int, part: str) -> Any:
     return json.loads(output)
 
 
-def exchanges(ranks: int) -> list[tuple[float, int, float]]:
-    """Measure sums over so many ranks: bytes, ranks and seconds of each."""
-    times = on_ranks(ranks, "sums")
-    return [(4 * int(size), ranks, seconds) for size, seconds in times.items()]
-
-
 def tokens_per_second(ranks: int, config: str) -> float:
     words = ["train", "--dry-run", "--config", config, "--data", "python-source"]
     launched = ["launch", "-n", str(ranks), "--limit", "600", "--", *words] if ranks > 1 else words
@@ -146,8 +140,11 @@ def tokens_per_second(ranks: int, config: str) -> float:
 
 
 def measure(config: str) -> None:
-    measured = [row for ranks in (2, 4) for row in exchanges(ranks)]
-    rows = [[f"{size:,.0f}", str(n), f"{1e3 * t:.2f}"] for size, n, t in measured]
+    rows = [
+        [f"{4 * int(size):,}", str(ranks), f"{1e3 * seconds:.2f}"]
+        for ranks in (2, 4)
+        for size, seconds in on_ranks(ranks, "sums").items()
+    ]
     print(markdown_table(["bytes", "ranks", "ms"], rows) + "\n")
     turns = [[tokens_per_second(ranks, config) for ranks in (1, 2, 4)] for _ in range(3)]
     speeds = [max(column) for column in zip(*turns, strict=True)]
