@@ -8,6 +8,7 @@ logs in where there is a password; it gets answers before and after. Ends with 1
 
 import argparse
 import http.client
+import itertools
 import json
 import socket
 import sys
@@ -46,11 +47,8 @@ class Target:
         host, _, port = server.url.split("/")[2].rpartition(":")
         self.address = host, int(port)
         self.over = threading.Event()
-        self._number = iter(range(10**9))
+        self.numbers = itertools.count()
         self.count = 0
-
-    def number(self) -> int:
-        return next(self._number)
 
     def ask(
         self,
@@ -138,12 +136,12 @@ def garbage(target: Target) -> None:
 
 
 def guesses(target: Target) -> None:
-    form = urlencode({"username": USER, "password": f"wrong {target.number()}"}).encode()
+    form = urlencode({"username": USER, "password": f"wrong {next(target.numbers)}"}).encode()
     target.ask("POST", "/login", form, {"Content-Type": "application/x-www-form-urlencoded"})
 
 
 def unknown_ids(target: Target) -> None:
-    name = f"x{target.number()}"
+    name = f"x{next(target.numbers)}"
     target.ask("GET", f"{API}/queue/data?session_hash={name}")
     target.ask("GET", f"{API}/call/generate/{name}")
     target.post("/component_server", {"data": 1, "component_id": 9999, "fn_name": "x"})
@@ -166,7 +164,7 @@ def other_sites(target: Target) -> None:
 
 
 def hostile_models(target: Target) -> None:
-    model = target.models[target.number() % len(target.models)]
+    model = target.models[next(target.numbers) % len(target.models)]
     target.generate(SLOW_TEXT, model, chat=True)
 
 
