@@ -4,7 +4,6 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import mlx.core as mx
@@ -137,6 +136,7 @@ class Decoder:
             Token(text, id, "prompt" if i < asked else "answer", (), id in self.special, begins[i])
             for i, (text, id) in enumerate(zip(texts, fresh, strict=True))
         ]
+        self.answered = "".join(texts[asked:])  # what of the answer is in the pieces
         run.earlier = tuple(self.ids[: len(self.ids) + self.given - len(run.pieces)])
         if len(run.earlier) == len(self.beginning.ids):  # all since the state file is recorded
             run.starting = starting
@@ -247,6 +247,7 @@ class Decoder:
         special = token in self.special
         self.run.pieces.append(Token(text, token, "answer", candidates, special, self.written))
         self.written += len(text)
+        self.answered += text
         if self.text_so_far.tokens:
             self.guess = self.text_so_far.add(token)
         return True
@@ -303,15 +304,8 @@ class Decoder:
         """Return True at the limit, or after a stop string; the run gets the reason."""
         run = self.run
         if self.request.stop and run.stats.tokens:
-            longest = len(run.pieces[-1].text) + max(map(len, self.request.stop))
-            pieces, size = list[str](), 0
-            for piece in islice(reversed(run.pieces), len(self.answer)):  # not the prompt's
-                pieces.append(piece.text)
-                size += len(piece.text)
-                if size >= longest:
-                    break
-            recent, known = "".join(reversed(pieces)), size - len(pieces[0])
-            if any(end in recent[max(0, known + 1 - len(end)) :] for end in self.request.stop):
+            text, known = self.answered, len(self.answered) - len(run.pieces[-1].text)
+            if any(end in text[max(0, known + 1 - len(end)) :] for end in self.request.stop):
                 run.reason = "stop"
         if run.stats.tokens >= self.request.max_tokens:
             run.reason = run.reason or "limit"
