@@ -7,7 +7,6 @@ text has once, and members that their module does not have. Half of the learned 
 threshold, the other half and the other names test it.
 """
 
-import argparse
 import random
 from typing import Any
 
@@ -19,6 +18,7 @@ import mlx_gateloop as gl
 from mlx_gateloop.io.tables import markdown_table
 
 from . import corpus
+from .arguments import errors_in_one_line, paths
 
 COUNT = 120  # names of each kind
 FALSE_MARKS = 0.05  # share of learned names that the threshold marks
@@ -52,28 +52,22 @@ def confidence(model: gl.Model, tokenizer: Any, question: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="+")
     rows = []
-    for path in parser.parse_args().models:
-        model, tokenizer = gl.load(path)
+    for path in paths(__doc__, last="models"):
+        model, tokenizer = gl.load(str(path))
         chance = random.Random(1)
-        scores = [
-            np.array(
-                [
-                    confidence(model, tokenizer, chance.choice(corpus.WORDINGS).format(name))
-                    for name in kind
-                ]
-            )
-            for kind in names()
-        ]
-        threshold = round(float(np.quantile(scores[0][::2], FALSE_MARKS)), 2)
-        held = [float((each < threshold).mean()) for each in (scores[0][1::2], scores[1])]
-        rows.append([path, f"{threshold:.2f}", *(f"{share:.1%}" for share in held)])
-    print(
-        markdown_table(["model", "threshold", "learned names marked", "other names marked"], rows)
-    )
+        asked = [[chance.choice(corpus.WORDINGS).format(n) for n in kind] for kind in names()]
+        learned, others = (
+            np.array([confidence(model, tokenizer, question) for question in kind])
+            for kind in asked
+        )
+        threshold = round(float(np.quantile(learned[::2], FALSE_MARKS)), 2)
+        held = [float((each < threshold).mean()) for each in (learned[1::2], others)]
+        rows.append([str(path), f"{threshold:.2f}", *(f"{share:.1%}" for share in held)])
+    header = ["model", "threshold", "learned names marked", "other names marked"]
+    print(markdown_table(header, rows))
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()
