@@ -21,6 +21,7 @@ from mlx_gateloop.ops.gpu import heads
 from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
 from mlx_gateloop.ops.gpu.launch_config import CORES, Pass
 
+Work = tuple[Callable[..., Any], list[mx.array]]  # a pass, and its arrays
 SHAPES = [(1, 2048, 4, 64, 128), (1, 2048, 4, 256, 512), (1, 2048, 16, 64, 64)]
 # Operations that make another view of the same memory and launch no kernel.
 VIEWS = {
@@ -61,9 +62,7 @@ def count(function: Callable[..., Any], arrays: Sequence[mx.array]) -> tuple[int
     return launches, moved, products
 
 
-def passes(
-    shape: tuple[int, ...], planes: int
-) -> dict[str, tuple[Callable[..., Any], list[mx.array]]]:
+def passes(shape: tuple[int, ...], planes: int) -> dict[str, Work]:
     """Return both passes and their arrays."""
     B, L, H, K, V = shape
     keys, values = mx.zeros((B, L, H, K)), mx.zeros((B, L, H, V))
@@ -81,9 +80,7 @@ def passes(
     }
 
 
-def ours(
-    shape: tuple[int, ...], planes: int, name: str
-) -> tuple[Callable[..., Any], list[mx.array]]:
+def ours(shape: tuple[int, ...], planes: int, name: str) -> Work:
     """Return a pass by our kernels, divided as on an H200, and its arrays."""
     B, L, H, K, V = shape
     kernels = Kernels("metal", _traced, CORES["cuda"])
