@@ -17,7 +17,7 @@ from mlx_gateloop.model.lookup import Ngrams
 from mlx_gateloop.tokenizer import CONTEXT
 
 from .models import LoadedModel
-from .prefix_cache import START, Message, PrefixCache, PrefixState
+from .prefix_cache import START, Messages, PrefixCache, PrefixState
 from .reader import Reader, Step, read_together
 from .run import Limits, MessageSpan, Run, Steps, Token
 from .sampler import Ranked, Sample, Sampler, ranked
@@ -38,7 +38,7 @@ class Request:
     If the last message is an answer, the generation continues it.
     """
 
-    prompt: str | tuple[Message, ...]
+    prompt: str | Messages
     sampling: Sampling
     max_tokens: int  # new ones
     record: bool
@@ -56,16 +56,11 @@ class Decoder:
     """Generates for a run: a step reads a chunk of the prompt or samples a token."""
 
     def __init__(
-        self,
-        run: Run,
-        loaded: LoadedModel,
-        request: Request,
-        prefix_cache: PrefixCache,
-        limits: Limits,
+        self, run: Run, loaded: LoadedModel, request: Request, cache: PrefixCache, limits: Limits
     ) -> None:
         self.run, self.loaded, self.request = run, loaded, request
-        self.prefix_cache, self.limits = prefix_cache, limits
-        messages: tuple[Message, ...] = () if isinstance(request.prompt, str) else request.prompt
+        self.prefix_cache, self.limits = cache, limits
+        messages: Messages = () if isinstance(request.prompt, str) else request.prompt
         is_given = bool(messages) and messages[-1][0] == "assistant"
         self.messages = messages[:-1] if is_given else messages  # before the answer
         self.answer_given = messages[-1][1] if is_given else ""  # the answer to continue
@@ -189,7 +184,7 @@ class Decoder:
         known = len(start.text)
         return text, [position - known for position in typed if position >= known], start
 
-    def _states(self, messages: tuple[Message, ...], text: str) -> list[PrefixState]:
+    def _states(self, messages: Messages, text: str) -> list[PrefixState]:
         """Return the cached states of these messages, shortest first."""
         if (conversation := self.request.conversation) is None:
             return []
@@ -311,9 +306,7 @@ class Decoder:
             run.reason = run.reason or "limit"
         return bool(run.reason)
 
-    def _cache_state(
-        self, messages: tuple[Message, ...], text: str, ids: list[int], unread: int
-    ) -> None:
+    def _cache_state(self, messages: Messages, text: str, ids: list[int], unread: int) -> None:
         if self.request.conversation is None or isinstance(self.request.prompt, str):
             return
         run = self.run

@@ -20,7 +20,7 @@ from mlx_gateloop.generate import Sampling
 
 from .decoder import Request
 from .models import LoadedModel, Models
-from .prefix_cache import Message, PrefixCache, as_messages
+from .prefix_cache import Messages, PrefixCache, as_messages
 from .run import Limits, RecordedRuns, Run, Steps
 from .state_files import StateFile
 from .worker_pool import WorkerPool
@@ -134,7 +134,7 @@ class Engine:
         with self._condition:
             return {job.run.model for job in self._waiting}
 
-    def _check(self, prompt: str | tuple[Message, ...], max_tokens: int) -> None:
+    def _check(self, prompt: str | Messages, max_tokens: int) -> None:
         limits = self.limits
         texts = [prompt] if isinstance(prompt, str) else [text for _, text in prompt]
         if not isinstance(max_tokens, int) or not 1 <= max_tokens <= limits.max_tokens:

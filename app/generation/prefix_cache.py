@@ -19,9 +19,10 @@ from mlx_gateloop.errors import InputError
 from .run import Run
 
 Message = tuple[str, str]  # role, text
+Messages = tuple[Message, ...]
 Parts = tuple[np.ndarray, ...]  # keys or values, `[1, heads, tokens, size]` each
 # conversation, fingerprint of the model, messages before the state
-_Key = tuple[str, str, tuple[Message, ...]]
+_Key = tuple[str, str, Messages]
 ROLES = ("system", "user", "assistant")
 
 
@@ -29,7 +30,7 @@ ROLES = ("system", "user", "assistant")
 class PrefixState:
     """The state of a model after some messages."""
 
-    messages: tuple[Message, ...]
+    messages: Messages
     text: str  # the messages, rendered by the chat template
     ids: tuple[int, ...]  # the tokens of `text`, as read and generated
     unread: int  # 1 after a prompt: its last token is not in the state, to compute its logits
@@ -86,11 +87,7 @@ class PrefixCache:
             return key in self._cached
 
     def prefixes(
-        self,
-        conversation: str,
-        fingerprint: str,
-        messages: tuple[Message, ...],
-        text: str | None = None,
+        self, conversation: str, fingerprint: str, messages: Messages, text: str | None = None
     ) -> list[PrefixState]:
         """Return the cached states of prefixes of these messages, shortest first.
 
@@ -126,7 +123,7 @@ class PrefixCache:
                 self._bytes += sign * part.nbytes
 
 
-def as_messages(messages: list[dict[str, str]], complete: bool = True) -> tuple[Message, ...]:
+def as_messages(messages: list[dict[str, str]], complete: bool = True) -> Messages:
     """Check chat messages and return their roles and texts.
 
     If `complete`, the last message must be the user's, or an answer to continue.

@@ -16,7 +16,7 @@ from ..generation.probes import Probe, ask_dependence
 from ..generation.run import Run
 from ..generation.words import SHOWN
 from . import scripts
-from .updates import Updates, served, strengths
+from .updates import Reply, Updates, served, strengths
 
 WORDS = re.compile(r"\s*\w+|\s*\S|\s+")  # whitespace belongs to the next word
 
@@ -35,7 +35,7 @@ def chat_words(engine: Engine, updates: Updates) -> gr.HTML:
 
     def again(
         run: Run, trace: Trace, first: int, stop: int, change: int, layer: int, *channels: int
-    ) -> dict[str, object] | None:
+    ) -> Reply:
         """Answer without words, or with a change of a layer's channels; of all without any."""
         if not 0 <= change <= len(CHANGES) or not 0 <= layer < trace.layers:
             return None
@@ -46,7 +46,7 @@ def chat_words(engine: Engine, updates: Updates) -> gr.HTML:
         counterfactuals[run] = other
         return {"run": other.id}
 
-    def counterfactual(run: Run, _: Trace) -> dict[str, object] | None:
+    def counterfactual(run: Run, _: Trace) -> Reply:
         return _compared(run, counterfactuals.get(run))
 
     def undo(run: Run, *_: Trace) -> dict[str, object]:
@@ -54,7 +54,7 @@ def chat_words(engine: Engine, updates: Updates) -> gr.HTML:
             other.cancel()
         return {}
 
-    def depends(run: Run, _: Trace, word: int) -> Awaitable[dict[str, object] | None] | None:
+    def depends(run: Run, _: Trace, word: int) -> Awaitable[Reply] | None:
         words = words_of(run)
         if not 0 <= word < len(words):
             return None
@@ -73,7 +73,7 @@ def chat_words(engine: Engine, updates: Updates) -> gr.HTML:
     )
 
 
-def _compared(run: Run, other: Run | None) -> dict[str, object] | None:
+def _compared(run: Run, other: Run | None) -> Reply:
     """Split the answer and the other one into parts, each with True if it changed."""
     if other is None:
         return None
@@ -91,9 +91,7 @@ def _compared(run: Run, other: Run | None) -> dict[str, object] | None:
     return {"run": other.id, "done": done, "error": error, **parts}
 
 
-async def _dependence(
-    job: Run, work: Probe, name: str, units: list[range]
-) -> dict[str, object] | None:
+async def _dependence(job: Run, work: Probe, name: str, units: list[range]) -> Reply:
     await job.ended()
     if job.stopped:  # a request for another word replaced this one
         return None

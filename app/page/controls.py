@@ -86,17 +86,12 @@ def keep_settings(page: gr.Blocks, controls: Controls, text: gr.Textbox) -> None
 
 
 def prompt_box(
-    name: str,
-    label: str,
-    handlers: Handlers,
-    controls: Controls,
-    lines: int = 1,
-    send: str = "Send",
+    tab: str, label: str, handlers: Handlers, controls: Controls, lines: int = 1, send: str = "Send"
 ) -> gr.Textbox:
     """Make a tab's box with Send, which Stop replaces while the tab's model writes."""
     with gr.Row(elem_classes="prompt-row"):
         box = gr.Textbox(
-            elem_id=f"{name}-box",
+            elem_id=f"{tab}-box",
             label=label,
             show_label=False,
             placeholder=f"{label} (Shift+Enter: {send})" if lines > 1 else label,
@@ -104,13 +99,13 @@ def prompt_box(
             max_lines=max(lines, 20),
             submit_btn=send,  # the handler rejects a text that is too long
             container=False,
-            autofocus=name == "chat",
+            autofocus=tab == "chat",
             scale=5,
         )
-        stop = gr.Button("Stop", elem_id=f"{name}-stop", size="sm", scale=0, min_width=70)
+        stop = gr.Button("Stop", elem_id=f"{tab}-stop", size="sm", scale=0, min_width=70)
 
     async def stop_runs(session: str) -> None:  # in the event loop, like the handlers
-        handlers.stop(session, name)
+        handlers.stop(session, tab)
 
     stop.click(stop_runs, controls.session, **QUICK)
     return box

@@ -22,7 +22,7 @@ from ..generation.run import Run
 from ..generation.worker_pool import WorkerPool
 from . import scripts
 from .sharing import file_name, share
-from .updates import Updates, served
+from .updates import Reply, Updates, served
 
 LOG = logging.getLogger(__name__)
 MAX_ARRAYS = 64 * 2**20  # bytes of transitions in a file: the last tokens
@@ -79,7 +79,7 @@ async def _result(job: Run, work: Probe) -> dict[str, object]:
     return {"result": work.result, "seconds": work.seconds}
 
 
-def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, object] | None:
+def _row(run: Run, trace: Trace, layer: int, token: int) -> Reply:
     """Return the retention of every earlier token, and the likeliest tokens here.
 
     "retention" covers all layers. For the given layer, "channel" holds most of each token, "best"

@@ -27,6 +27,7 @@ UPDATE_SECONDS = 0.12  # between updates; each costs the page a layout
 FIRST_SECONDS = 0.02  # between checks for the first text
 RESETS_EVERY = 32  # tokens, or 1/32 of a long text, because they depend on all of it
 MAX_COLUMNS, MAX_BYTES = 1024, 4 * 2**20  # in one update; the page requests the rest
+Reply = dict[str, object] | None  # to a page's question; None if there is nothing to show
 OFF = "The live view is off. Turn it on in Settings; it starts with the next answer."
 
 
@@ -47,9 +48,7 @@ class Updates:
         """Find the words of a chat's run; its later updates contain them."""
         return self._words.setdefault(run, Words()).update(run)
 
-    def updates_since(
-        self, run: Run, trace: Trace, layer: int, start: int, known: int
-    ) -> dict[str, object] | None:
+    def updates_since(self, run: Run, trace: Trace, layer: int, start: int, known: int) -> Reply:
         """Answer a request for a layer since a column, and for texts since a token."""
         if not 0 <= layer < trace.layers:
             return None
@@ -85,9 +84,7 @@ class Updates:
             "grouped": trace.grouped,
         }
 
-    def _words_since(
-        self, run: Run, trace: Trace, known: int, until: int
-    ) -> dict[str, object] | None:
+    def _words_since(self, run: Run, trace: Trace, known: int, until: int) -> Reply:
         """Return the words since a token, and the strengths of all after the last one."""
         if run not in self._words or not until:
             return None
