@@ -23,7 +23,7 @@ from mlx_gateloop.commands.parser import Parser
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.measure import interval, mean_and_spread, measure_of
 from mlx_gateloop.experiments.records import read_results
-from mlx_gateloop.experiments.report import draw_records
+from mlx_gateloop.experiments.report import draw_records, size_text
 from mlx_gateloop.experiments.results import by_model
 from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.io.tables import markdown_table
@@ -82,7 +82,7 @@ def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = R
     rows = [
         [
             _title(model),
-            _size(tree["models"][model]),
+            size_text(tree["models"][model]["state_size"]),
             mean_and_spread([*measure.by_seed(results).values()]),
             *([] if beyond is None else [f"{_beyond(results, beyond):.3f}"]),
             _lead(leads.get(model, [])),
@@ -90,11 +90,6 @@ def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = R
         for model, results in sorted(runs.items(), key=lambda pair: means[pair[0]])
     ]
     return markdown_table([*header, f"{_title(reference)} is ahead by (95%)"], rows)
-
-
-def _size(model: Mapping[str, Any]) -> str:
-    state = model["state_size"]
-    return "grows" if state is None else f"{state:,}"
 
 
 def _beyond(results: Sequence[Mapping[str, Any]], span: int) -> float:
@@ -141,7 +136,6 @@ def main() -> None:
 
 
 def show(parser: Parser, given: argparse.Namespace) -> None:
-    """Show what the command line asks for."""
     tree = read_parts(given.folders)
     if given.reference is not None and given.pictures is not None:
         parser.error("--reference: tables alone have leads of another model; leave it out")

@@ -20,14 +20,15 @@ from mlx_gateloop.experiments.measure import (
 )
 from mlx_gateloop.experiments.resets import report_resets
 from mlx_gateloop.experiments.results import (
+    LOG,
     Runs,
     accuracy_by_span,
     by_model,
     counted,
     counts_by_span,
+    curve,
     left_out,
     made,
-    read_curves,
     read_runs,
 )
 from mlx_gateloop.experiments.tuning import best, read_trials, report_trials
@@ -60,12 +61,14 @@ def _collect(
     seeds = sorted({r["seed"] for results in runs.values() for r in results}) or [0]
     configs = {m: experiment.config(tasks[0], m, 0, best(experiment, out, m)) for m in runs}
     shapes = {m: config.model_args(tasks[0].vocab_size) for m, config in configs.items()}
+    logs = {m: [out / f"runs/{m}-{r['seed']}" / LOG for r in runs[m]] for m in runs}
+    measure = measure_of(experiment.name)
     return {
         "experiment": asdict(experiment),
         "environment": facts(command),
         "oracles": mean_scores([tasks[seed % len(tasks)] for seed in seeds]),
         "tokens_per_step": tokens_per_step(experiment.config(tasks[0], REFERENCE, 0)),
-        "curves": read_curves(out, runs, measure_of(experiment.name)),
+        "curves": {m: [curve(log, measure) for log in own] for m, own in logs.items()},
         "models": {model: {"state_size": args.state_size} for model, args in shapes.items()},
         "trials": {model: read_trials(experiment, out, model) for model in experiment.models},
         "runs": [result for results in every.values() for result in results],
@@ -169,25 +172,27 @@ def _test_results(experiment: Experiment, runs: Runs, tree: Mapping[str, Any]) -
 
 
 def _accuracies(runs: Runs, measure: Measure, states: dict[str, int | None]) -> str:
-    rows = []
-    for model, results in runs.items():
-        state = states[model]
-        rows.append(
-            [
-                title(model),
-                f"{results[0]['parameters']:,}",
-                "grows" if state is None else f"{state:,}",
-                f"{results[0]['intermediate_size']:,}",
-                _steps(results),
-                mean_and_spread([result["accuracy"] for result in results]),
-                mean_and_spread([result["loss"] / np.log(2) for result in results]),
-                ", ".join(f"{measure.of(result):.3f}" for result in results),
-                f"{np.mean([result['seconds'] for result in results]):,.0f}",
-            ]
-        )
+    rows = [
+        [
+            title(model),
+            f"{results[0]['parameters']:,}",
+            size_text(states[model]),
+            f"{results[0]['intermediate_size']:,}",
+            _steps(results),
+            mean_and_spread([result["accuracy"] for result in results]),
+            mean_and_spread([result["loss"] / np.log(2) for result in results]),
+            ", ".join(f"{measure.of(result):.3f}" for result in results),
+            f"{np.mean([result['seconds'] for result in results]):,.0f}",
+        ]
+        for model, results in runs.items()
+    ]
     header = ["model", "parameters", "state per layer", "inner width", "steps", "accuracy"]
     header += ["bits per byte" if measure is BITS else "bits per answer", f"{measure.name} by seed"]
     return markdown_table([*header, "training s per run"], rows)
+
+
+def size_text(state: int | None) -> str:
+    return "grows" if state is None else f"{state:,}"
 
 
 def _steps(results: list[dict[str, Any]]) -> str:

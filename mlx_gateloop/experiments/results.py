@@ -111,14 +111,6 @@ def left_out(experiment: Experiment, every: Runs, runs: Runs) -> list[str]:
     ]
 
 
-def read_curves(out: Path, runs: Runs, measure: Measure) -> dict[str, list[Curve]]:
-    """Read the curve of each model's runs in the experiment's directory."""
-    return {
-        model: [curve(out / "runs" / f"{model}-{r['seed']}" / LOG, measure) for r in results]
-        for model, results in runs.items()
-    }
-
-
 def find_curve(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Curve:
     """Find the curve of a run in what results.json holds; empty if it has none."""
     model, runs = run["model"], counted(by_model(tree["runs"]))
