@@ -97,16 +97,14 @@ class KneserNey:
         return float(-np.log2(likely[1:]).sum())
 
 
-def _smoothed(
-    counts: np.ndarray, contexts: np.ndarray, number: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _smoothed(counts: np.ndarray, contexts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Discount the counts of n-grams; a context without any leaves everything to shorter ones."""
     n1, n2, n3, n4 = (max(1, int((counts == count).sum())) for count in (1, 2, 3, 4))
     scale = n1 / (n1 + 2 * n2)
     steps = [1 - 2 * scale * n2 / n1, 2 - 3 * scale * n3 / n2, 3 - 4 * scale * n4 / n3]
     # Estimates from few n-grams can leave their bounds.
     discounts = np.clip([0.0, *steps], 0, [0, 1, 2, 3])[np.minimum(counts, 3)]
-    totals = np.bincount(contexts, counts, number)
-    rest = np.ones(number)
-    np.divide(np.bincount(contexts, discounts, number), totals, out=rest, where=totals > 0)
+    totals = np.bincount(contexts, counts, size)
+    rest = np.ones(size)
+    np.divide(np.bincount(contexts, discounts, size), totals, out=rest, where=totals > 0)
     return (counts - discounts) / totals[contexts], rest

@@ -3,14 +3,12 @@
 from mlx_gateloop.experiments.experiment import TASKS, Experiment
 
 
-def _train(
-    layers: int, width: int, inner_width: int, batch_size: int, rate: float
-) -> dict[str, object]:
+def _train(layers: int, width: int, inner: int, batch_size: int, rate: float) -> dict[str, object]:
     """Name the settings of every training."""
     return {
         "model.num_hidden_layers": layers,
         "model.hidden_size": width,
-        "model.intermediate_size": inner_width,
+        "model.intermediate_size": inner,
         "data.batch_size": batch_size,
         "optimizer.learning_rate": rate,
     }
