@@ -147,8 +147,6 @@ def tokens_of(words: Sequence[Word], unit: range) -> range:
 
 def units_of(words: Sequence[Word], key: Callable[[Word], object]) -> Iterator[range]:
     """Group consecutive words; yield their numbers."""
-    begin = 0
-    for _, group in groupby(words, key):
-        length = sum(1 for _ in group)
-        yield range(begin, begin + length)
-        begin += length
+    for _, group in groupby(range(len(words)), lambda number: key(words[number])):
+        numbers = list(group)
+        yield range(numbers[0], numbers[-1] + 1)

@@ -10,7 +10,7 @@ from gradio.components import Component
 from ..generation.run import Limits
 from . import scripts
 from .handlers import Handlers
-from .status import describe_model, error_status
+from .status import describe_model
 
 # Gradio's progress indicator may stay over a chat that was busy when the event ended.
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
@@ -129,7 +129,8 @@ def stream(
             async for update in handler(**dict(zip(inputs, values, strict=True))):
                 yield update
         except gr.Error as error:
-            yield *[gr.skip()] * (len(outputs) - 1), error_status(error.message) + update[-1]
+            line = f'<div class="stats"><p>{error.message}</p></div>'  # HTML already
+            yield *[gr.skip()] * (len(outputs) - 1), line + update[-1]
             raise
 
     return event(by_name, list(inputs.values()), outputs, **STREAM)

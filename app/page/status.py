@@ -21,11 +21,6 @@ def note(line: str, name: str = "") -> str:
     return f'<p role="status" class="{name}">{html.escape(line)}</p>'
 
 
-def error_status(message: str) -> str:
-    """Format an error message, which is HTML already."""
-    return f'<div class="stats"><p>{message}</p></div>'
-
-
 def status(run: Run | None, at: int = 0, branches: int = 1, problem: str = "") -> str:
     """Format a run's statistics as HTML.
 
