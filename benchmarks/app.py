@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -81,31 +82,27 @@ def make_model(folder: Path, layers: int, channels: int) -> None:
     gl.save(model, tokenizer, folder / "bench")
 
 
-class Traffic:
-    """The traffic of a page: bytes with headers, and requests."""
+def count_traffic(tab: Any) -> Counter[str]:
+    """Count the traffic of a page from now on: "bytes" with headers, and "requests"."""
+    traffic: Counter[str] = Counter()
 
-    def __init__(self, tab: Any) -> None:
-        self.bytes = self.requests = 0
-        events = tab.context.new_cdp_session(tab)
-        events.send("Network.enable")
-        events.on("Network.requestWillBeSent", self._sent)
-        events.on("Network.dataReceived", self._received)
-        events.on("Network.responseReceived", self._answered)
-
-    def _sent(self, event: dict[str, Any]) -> None:
+    def sent(event: dict[str, Any]) -> None:
         request = event["request"]
         headers = sum(len(name) + len(value) + 4 for name, value in request["headers"].items())
-        self.bytes += headers + len(request.get("postData", ""))
-        self.requests += 1
+        traffic.update(bytes=headers + len(request.get("postData", "")), requests=1)
 
-    def _received(self, event: dict[str, Any]) -> None:
-        self.bytes += event["encodedDataLength"]
+    def received(event: dict[str, Any]) -> None:  # the head of an answer, or data
+        traffic["bytes"] += event.get("response", event)["encodedDataLength"]
 
-    def _answered(self, event: dict[str, Any]) -> None:
-        self.bytes += event["response"]["encodedDataLength"]
+    events = tab.context.new_cdp_session(tab)
+    events.send("Network.enable")
+    events.on("Network.requestWillBeSent", sent)
+    for part in ("responseReceived", "dataReceived"):
+        events.on(f"Network.{part}", received)
+    return traffic
 
 
-def ask(page: Page, traffic: Traffic, tokens: int, live: bool) -> dict[str, float]:
+def ask(page: Page, traffic: Counter[str], tokens: int, live: bool) -> dict[str, float]:
     """Ask in the page; returns the server's rate, and what the page shows and asks for.
 
     These are the view's redraws a second, milliseconds from Enter to the first text of the answer,
@@ -118,8 +115,7 @@ def ask(page: Page, traffic: Traffic, tokens: int, live: bool) -> dict[str, floa
     tab.locator("#clear").click()
     tab.wait_for_function("document.querySelector('#chat-status').innerText.includes('ready')")
     tab.wait_for_function(f"!{VIEW}.run")
-    draws = page.view("draws")
-    sent, asked = traffic.bytes, traffic.requests
+    draws, before = page.view("draws"), traffic.copy()
     tab.evaluate(FIRST)
     tab.locator("#chat-box textarea").fill("go on")
     tab.locator("#chat-box textarea").press("Enter")
@@ -136,8 +132,7 @@ def ask(page: Page, traffic: Traffic, tokens: int, live: bool) -> dict[str, floa
         "rate": float(re.search(r"decode\s+([\d,]+)", text)[1].replace(",", "")),
         "draws": (page.view("draws") - draws) / seconds,
         "first": tab.evaluate("window.firstToken"),
-        "bytes": traffic.bytes - sent,
-        "requests": traffic.requests - asked,
+        **(traffic - before),
     }
 
 
@@ -149,20 +144,20 @@ def without_page(url: str, tokens: int) -> float:
     return answer["tokens_per_second"]
 
 
-def by_turn(page: Page, traffic: Traffic) -> None:
+def by_turn(page: Page, traffic: Counter[str]) -> None:
     """Measure turns of one chat with short answers."""
     print("\n| turn | first token, ms | kB a turn | requests |\n|" + " --- |" * 4)
     page.tab.locator("#clear").click()
     page.tab.wait_for_function(f"!{VIEW}.run")
     page.set_tokens(8)
     for turn in range(1, TURNS[-1] + 1):
-        sent, asked = traffic.bytes, traffic.requests
+        before = traffic.copy()
         page.tab.evaluate(FIRST)
         page.ask("go on")
         page.finished()
         if turn in TURNS:
-            first, kilobytes = page.tab.evaluate("window.firstToken"), (traffic.bytes - sent) / 1000
-            cells = f"{first:.0f} | {kilobytes:.0f} | {traffic.requests - asked}"
+            first, spent = page.tab.evaluate("window.firstToken"), traffic - before
+            cells = f"{first:.0f} | {spent['bytes'] / 1000:.0f} | {spent['requests']}"
             print(f"| {turn} | {cells} |", flush=True)
 
 
@@ -188,7 +183,7 @@ def main() -> None:
 def measure(page: Page, server: Server, arguments: argparse.Namespace) -> None:
     """Alternate runs with and without the view, so that a busy machine slows both."""
     without_page(server.url, 32)
-    traffic = Traffic(page.tab)
+    traffic = count_traffic(page.tab)
     rates: dict[str, list[float]] = {"endpoint": [], "off": [], "on": []}
     firsts = []
     print(
