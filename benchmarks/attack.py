@@ -37,6 +37,7 @@ USER, PASSWORD = "me", "se:cret"
 JSON = {"Content-Type": "application/json"}
 API = "/gradio_api"
 Attack = Callable[["Target"], None]
+Headers = dict[str, str] | None
 
 
 class Target:
@@ -51,11 +52,7 @@ class Target:
         self.count = 0
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: dict[str, str] | None = None,
+        self, method: str, path: str, body: bytes | None = None, headers: Headers = None
     ) -> tuple[int, bytes, http.client.HTTPMessage]:
         """Return status, content and headers of an answer."""
         connection = http.client.HTTPConnection(*self.address, timeout=60)
@@ -75,7 +72,7 @@ class Target:
         return self.ask("POST", API + path, json.dumps(value).encode(), {**JSON, **headers})[0]
 
     def generate(
-        self, text: str, model: str, chat: bool = False, headers: dict[str, str] | None = None
+        self, text: str, model: str, chat: bool = False, headers: Headers = None
     ) -> tuple[int, bytes]:
         """Ask for three tokens; returns the status and the events of the answer."""
         body = json.dumps({"data": [text, model, chat, 3, 0, 1, 0, False]}).encode()
