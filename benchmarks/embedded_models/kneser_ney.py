@@ -88,9 +88,8 @@ class KneserNey:
         before = np.zeros(len(tokens), np.int64)  # the (n-1)-gram that ends before each position
         for order in self._orders:
             seen = before != _UNSEEN
-            here = np.where(
-                seen, order.find(np.where(seen, before * self._vocabulary + tokens, 0)), _UNSEEN
-            )
+            keys = np.where(seen, before * self._vocabulary + tokens, 0)
+            here = np.where(seen, order.find(keys), _UNSEEN)
             mixed = np.where(here == _UNSEEN, 0, order.share[here]) + order.rest[before] * likely
             likely = np.where(seen, mixed, likely)
             before = np.concatenate([[_UNSEEN], here[:-1]])
