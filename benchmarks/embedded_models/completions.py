@@ -113,16 +113,12 @@ def ngram_writer(ngram: KneserNey, tokenizer: Any) -> Writer:
     return writer
 
 
-def own_writer(functions: Sequence[Function], tokenizer: Any) -> Writer:
-    """Make a writer of the functions' own bodies, under the limit of the others."""
-
-    def writer(prompt: str, seed: int, speed: Speed) -> Iterator[str]:
-        text = functions[seed].body
-        tokens = tokenizer.encode(text, add_special_tokens=False)
-        speed.tokens = len(tokens)
-        yield text if len(tokens) < LIMIT else tokenizer.decode(tokens[:LIMIT])
-
-    return writer
+def own_body(function: Function, tokenizer: Any) -> Written:
+    """Take a function's own body, under the limit of the others."""
+    tokens = tokenizer.encode(function.body, add_special_tokens=False)
+    is_short = len(tokens) < LIMIT
+    text, ended = body(function, [function.body if is_short else tokenizer.decode(tokens[:LIMIT])])
+    return Written(function, text, ended or is_short)
 
 
 def answered(model: Model, tokenizer: Any, asked: Sequence[tuple[str, str]]) -> int:
@@ -191,7 +187,7 @@ def report(directories: Sequence[str | Path]) -> Iterator[str]:
     ngram = KneserNey(pack(read, tokenizer).tokens, ORDER, len(vocabulary))
     written = write(bodies, ngram_writer(ngram, tokenizer))
     rows.append(row(f"{ORDER}-gram", f"{ngram.bits(tokens) / size:.3f}", written))
-    own = write(bodies, own_writer(bodies, tokenizer))
+    own = [own_body(function, tokenizer) for function in bodies]
     yield f"Held-out files: {len(files)}; bytes: {size:,}; tokens: {len(tokens):,}\n"
     share = known(files, texts(read))
     yield f"Lines above {SHORT} letters that were read elsewhere: {share:.0%}\n"
