@@ -53,15 +53,9 @@ def quantities(model: Model, tokens: np.ndarray) -> np.ndarray:
 
 def read(model: Model, tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
     """Return a file's `quantities`, and its features `[FEATURES, tokens]` at each token's end."""
-    tokens, offsets = encode(tokenizer, text)
-    ends = np.array([end for _, end in offsets])
-    return quantities(model, tokens), structure(text)[:, ends - 1]
-
-
-def encode(tokenizer: Any, text: str) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """Return the first tokens of a file, and where in it each begins and ends."""
     encoded = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
-    return np.array(encoded.ids[:TOKENS]), encoded.offsets[:TOKENS]
+    ends = np.array([end for _, end in encoded.offsets[:TOKENS]])
+    return quantities(model, np.array(encoded.ids[:TOKENS])), structure(text)[:, ends - 1]
 
 
 def correlations(values: np.ndarray, features: np.ndarray) -> np.ndarray:
