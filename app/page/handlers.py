@@ -24,6 +24,7 @@ from .sessions import Chat, History, Sessions
 from .status import describe_model, status
 from .updates import Updates, common_prefix, stream_updates, view_state
 
+Stream = AsyncIterator[tuple[object, ...]]  # of values for the components of a tab
 LEAVING_SECONDS = 5
 NOT_SAMPLING = ("max_tokens", "record", "stop", "lookup", "state")
 NO_VIEW: dict[str, object] = {
@@ -49,7 +50,7 @@ class Handlers:
 
     async def chat(
         self, text: str, history: History, session: str, model: str, system: str, **values: object
-    ) -> AsyncIterator[tuple[object, ...]]:
+    ) -> Stream:
         """Answer a new message: yield the text box, the history twice, the view and the status.
 
         A rejected message returns to the box.
@@ -72,7 +73,7 @@ class Handlers:
 
     async def answer(
         self, history: History, session: str, model: str, system: str, **values: object
-    ) -> AsyncIterator[tuple[object, ...]]:
+    ) -> Stream:
         """Answer the last message, or continue the last answer.
 
         Yields the history twice, the view and the status.
@@ -112,9 +113,7 @@ class Handlers:
                 await kept
                 await self.keeper.keep(chat, session, model, system)
 
-    async def go_on(
-        self, history: History, session: str, **values: object
-    ) -> AsyncIterator[tuple[object, ...]]:
+    async def go_on(self, history: History, session: str, **values: object) -> Stream:
         """Continue the last answer, as if its limit had been higher: see `answer`."""
         _, run = self.sessions.get(session)
         if run is not None and run.sampling is not None:
@@ -122,9 +121,7 @@ class Handlers:
         async for update in self.answer(history, session, **values):  # type: ignore[arg-type]
             yield update
 
-    async def complete(
-        self, text: str, session: str, model: str, **values: object
-    ) -> AsyncIterator[tuple[object, ...]]:
+    async def complete(self, text: str, session: str, model: str, **values: object) -> Stream:
         """Continue a text, after a state if given: yield it, the view and the status."""
         if not (text if values.get("state") else text.strip()):
             raise user_error("Type the beginning of a text first.")
@@ -133,7 +130,7 @@ class Handlers:
 
     async def compare(
         self, text: str, session: str, left: str, right: str, as_chat: bool, **values: object
-    ) -> AsyncIterator[tuple[object, ...]]:
+    ) -> Stream:
         """Run two models on one prompt: yield the text, view and status of each."""
         if not text.strip():
             raise user_error("Type a prompt first.")
