@@ -120,20 +120,13 @@ def table(records: list[dict[str, Any]]) -> str:
             continue
         column = f"{record['text']}, {record['minutes']:g} min"
         found.setdefault(column, {}).update(dict.fromkeys(names(record), record["bits_per_byte"]))
-    best = {
-        column: min(
-            (bits for name, bits in by.items() if not name.startswith(RULE)), default=math.nan
-        )
-        for column, by in found.items()
-    }
+    cells = []
+    for by in found.values():
+        by_hand = [bits for name, bits in by.items() if not name.startswith(RULE)]
+        best = min(by_hand, default=math.nan)
+        cells.append({name: f"{bits:.3f} ({bits - best:+.3f})" for name, bits in by.items()})
     rows = [
-        [
-            name,
-            *(
-                f"{by[name]:.3f} ({by[name] - best[column]:+.3f})" if name in by else ""
-                for column, by in found.items()
-            ),
-        ]
+        [name, *(column.get(name, "") for column in cells)]
         for name in dict.fromkeys([RULE, *itertools.chain(*found.values())])
     ]
     return markdown_table(["width x blocks", *found], rows)
