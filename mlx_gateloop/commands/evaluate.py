@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import sys
 from dataclasses import replace
 
 from mlx_gateloop.commands.parser import add_model, positive
@@ -41,6 +42,9 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     # A run stores its configuration beside the model.
     path = local(arguments.model) / "config.yaml"
     # A tuned model does not need the one that it started from.
+    if arguments.split in ("train", "validation") and not path.exists():
+        share = "data without parts of its own is divided as by default"
+        print(f"{arguments.model}: no config.yaml; {share}", file=sys.stderr)
     config = TrainConfig.load(path if path.exists() else None, {"weights": None, "lora_rank": None})
     context = config.data.length if arguments.context is None else arguments.context
     stride = arguments.stride

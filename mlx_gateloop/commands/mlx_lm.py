@@ -62,7 +62,8 @@ def _run(arguments: argparse.Namespace) -> None:
         cli.main()
     except (ValueError, ModuleNotFoundError) as error:
         known = {"Cannot save to the path": one_line(error)}
-        known["chat_template is not set"] = "no chat template; use gateloop mlx-lm generate"
+        advice = 'use gateloop mlx-lm generate, and data of {"text": ...} with lora'
+        known["chat_template is not set"] = f"no chat template; {advice}"
         known["'datasets'"] = "--data: no such folder; give one, or pip install datasets"
         known["CLI requires a subcommand"] = "no such command; see gateloop mlx-lm"
         reason = next((known[text] for text in known if text in str(error)), None)

@@ -47,6 +47,8 @@ def _read(arguments: argparse.Namespace) -> None:
     state = State(model.make_cache())
     if arguments.resume:
         state = states.read_hashed(out, model, hashed)
+        if not state.tokens:
+            raise InputError(f"{out}: a tuned or mixed state, not a text's; give another --out")
     size = sum(path.stat().st_size for path in parts if path is not None)
     start = saved = time.monotonic()
     before = whole = state.tokens

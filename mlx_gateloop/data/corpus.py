@@ -56,7 +56,9 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
 
 def load_documents(source: str) -> list[Document]:
     """Read all documents of a corpus, whichever part they belong to; see `load_corpus`."""
-    if source in ("python-source", "wikitext-103") or wikitext.is_wikitext(Path(source)):
+    path = Path(source)
+    has_parts = wikitext.is_wikitext(path) or all((path / name).is_file() for name in PARTS[:2])
+    if source in ("python-source", "wikitext-103") or has_parts:
         corpus = load_corpus(source)
         return [*corpus.train, *corpus.validation, *corpus.test]
     return read_documents(source)

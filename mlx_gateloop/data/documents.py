@@ -88,7 +88,10 @@ def read_text(path: Path) -> str:
 
 
 def text_files(path: Path) -> tuple[list[Path], list[Path]]:
-    """The file itself, or the text files of a folder sorted by name; and its other files."""
+    """The file itself, or the text files of a folder sorted by name; and its other files.
+
+    Those in model directories, such as a run's log, are among the others.
+    """
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; give a path, {NAMED}")
     if not path.is_dir():
@@ -99,7 +102,12 @@ def text_files(path: Path) -> tuple[list[Path], list[Path]]:
         if (file.is_file() or file.is_symlink())  # rglob does not follow links to folders
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
-    files = [file for file in found if file.is_file() and file.suffix.lower() in SUFFIXES]
+    models = {file.parent for file in found if file.suffix == ".safetensors"} - {path}
+    files = [
+        file
+        for file in found
+        if file.is_file() and file.suffix.lower() in SUFFIXES and models.isdisjoint(file.parents)
+    ]
     if not files:
         raise InputError(f"{path}: no {', '.join(SUFFIXES)} file in this folder; give another one")
     files.sort(key=lambda file: file.relative_to(path).as_posix())

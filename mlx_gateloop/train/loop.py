@@ -1,9 +1,8 @@
 """The training loop around the compiled step, for text and synthetic tasks."""
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from mlx_gateloop.train.checkpoint import Progress, require_same_run, restore, s
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.minutes import Pace
 from mlx_gateloop.train.optimizer import schedules
-from mlx_gateloop.train.output import Output
+from mlx_gateloop.train.output import Output, say
 from mlx_gateloop.train.reporters import page, reporters
 from mlx_gateloop.train.setup import Trainer, large_cache, make_source, num_parameters
 from mlx_gateloop.train.step import lowered
@@ -128,8 +127,9 @@ class Run:
         ranks.share_state(world, self.model, self.optimizer)
         if resume:
             output.rewind(checkpoint, progress.step)
-            if config.optimizer.knots:
-                output.save_config(config.to_dict())
+            output.save_config(config.to_dict())
+            if not any(output.directory.glob("*.safetensors")):  # the best weights are gone
+                self._save_model()
         else:
             with output.start(config.to_dict()):
                 self._save_model()
@@ -142,7 +142,7 @@ class Run:
         mx.reset_peak_memory()
         size, each = num_parameters(self.model), self.trainer.tokens_per_step
         steps = f"{self.trainer.steps:,} steps of {each:,} tokens"
-        _say(f"{size:,} parameters; {self.source.summary}; {steps}")
+        say(f"{size:,} parameters; {self.source.summary}; {steps}")
         bar = tqdm(total=self.trainer.steps, initial=progress.step, unit="step", disable=None)
         with interrupt_flag() as stop, bar:
             while not self._finished():
@@ -217,7 +217,7 @@ class Run:
         progress.skipped += 1
         progress.skipped_in_a_row += 1
         scale = f"; the loss scale is now {progress.loss_scale:,.0f}" if self.is_scaled else ""
-        _say(f"step {progress.step}: skipped, its gradient is not finite{scale}")
+        say(f"step {progress.step}: skipped, its gradient is not finite{scale}")
         if progress.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
             raise Diverged(
                 f"{MAX_SKIPPED_IN_A_ROW} steps in a row up to step {progress.step} had a gradient "
@@ -260,9 +260,9 @@ class Run:
             step=progress.step, validation_loss=result.loss_nats, **result.others, best=best, **seen
         )
         others = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in result.others.items())
-        _say(f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}")
+        say(f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}")
         if "sample" in seen:
-            _say(f"    {shortened(seen['sample'])}")
+            say(f"    {shortened(seen['sample'])}")
         if time.monotonic() - self._drawn > DRAW_SECONDS:
             self._draw()
 
@@ -277,7 +277,7 @@ class Run:
             try:
                 training_curves(self.output.log, self.output.curves)
             except Exception as error:  # the run is complete without it
-                _say(f"{self.output.curves}: not drawn: {one_line(error)}")
+                say(f"{self.output.curves}: not drawn: {one_line(error)}")
 
     @contextmanager
     def _lowered_weights(self) -> Iterator[None]:
@@ -293,11 +293,6 @@ class Run:
             output, state = self.output, (self.model, self.optimizer, self.progress)
             flush(output.log)  # a resumed run continues after these lines
             save_checkpoint(output.checkpoint, *state, self.identity)
-
-
-def _say(line: str) -> None:
-    with suppress(OSError):  # training must not end with a reader, as a `tee` that Ctrl-C ends
-        tqdm.write(line, file=sys.stderr)
 
 
 def _planned(config: TrainConfig, saved: Any) -> TrainConfig:

@@ -13,14 +13,16 @@ OUT/ is a model directory for every mlx_lm command, with the run's own files bes
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from math import isfinite
 from pathlib import Path
 
 import yaml
+from tqdm import tqdm
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io.files import contents, flush, locked, sweep, write_text
 from mlx_gateloop.io.models import SAVING
 from mlx_gateloop.train.reporters import Reporter
@@ -112,8 +114,19 @@ class Output:
         numbers = {k: v for k, v in values.items() if not isinstance(v, float) or isfinite(v)}
         with self.log.open("a") as file:
             file.write(json.dumps(dict.fromkeys(values) | numbers) + "\n")
-        for report in self.reporters:
-            report(values)
+        for report in [*self.reporters]:
+            try:
+                report(values)
+            except InputError:  # it cannot begin
+                raise
+            except Exception as error:  # the run is complete without it
+                self.reporters.remove(report)
+                say(f"a report of the run failed and ends: {one_line(error)}")
+
+
+def say(line: str) -> None:
+    with suppress(OSError):  # training must not end with a reader, as a `tee` that Ctrl-C ends
+        tqdm.write(line, file=sys.stderr)
 
 
 def _is_upto(step: int, line: str) -> bool:

@@ -100,15 +100,16 @@ class TextSource:
         return evaluate(model, self._validation, *sizes, carry, world, self._pieces)
 
     def glimpse(self, model: Any) -> dict[str, Any]:
-        if not (count := self._config.sample_tokens):
-            return {}
         with evaluating(model):
+            seen = {"half_lives": half_lives(model, self._validation.tokens)}
+            if not (count := self._config.sample_tokens):
+                return seen
             tokenizer, sampling = self._wrapped(), Sampling(seed=0)
             try:
                 drawn = "".join(stream(model, tokenizer, self._prompt, sampling, max_tokens=count))
             except InputError as error:  # its chat template may refuse a prompt without an answer
                 drawn = f"none: {error}"
-            return {"sample": drawn, "half_lives": half_lives(model, self._validation.tokens)}
+            return {"sample": drawn} | seen
 
     def save(self, model: Model, directory: Path) -> None:
         if (rank := self._config.lora_rank) is None:

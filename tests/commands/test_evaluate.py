@@ -24,6 +24,9 @@ def test_eval_scores_the_whole_text_or_the_part_that_training_cut_off(model, cap
     assert whole == f"{len(TEXT):,}"  # every byte and the end of text, but the first
     part = printed_by(capsys, *words, "--split", "validation")["tokens"]
     assert part == f"{len(TEXT) - int(len(TEXT) * 0.75):,}"
+    (model / "config.yaml").unlink()  # as of a converted model
+    assert main(["eval", *words, "--split", "validation"]) == 0
+    assert "model: no config.yaml" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "protocol"), [

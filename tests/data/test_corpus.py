@@ -28,12 +28,18 @@ def test_files_and_folders(tmp_path, caplog):
     write_jsonl(tmp_path / "d.jsonl", [{"text": "d"}])
     for name in ("e.py", "f.py", "LICENCE", "g.txt"):
         (tmp_path / name).write_text(" ")
+    (tmp_path / "run/checkpoints").mkdir(parents=True)  # and no text of a model is a document
+    for name in ("model.safetensors", "log.jsonl", "README.md", "checkpoints/notes.txt"):
+        (tmp_path / "run" / name).write_text("of a model")
     (tmp_path / "link").symlink_to(tmp_path / "inner")
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nothing")
     corpus = load_corpus(str(tmp_path), 0.25)
     assert corpus == Corpus(["a.md", "b.txt", "d"], ["inner/c.text"]), "in sorted order"
     (line,) = caplog.messages
-    assert ": left out: 1 .bin, 2 .py, 1 .txt, 1 LICENCE, 1 empty, 1 link; files read: .txt" in line
+    assert (
+        ": left out: 1 .bin, 1 .jsonl, 1 .md, 2 .py, 1 .safetensors, 2 .txt, 1 LICENCE, 1 empty"
+        in line
+    )
     lines = [{"text": "one"}, {"messages": CHAT, "text": "", "prompt": None}]
     lines += [{"text": "two"}, {"prompt": "Hi", "completion": "Ho", "tools": [{}]}]
     corpus = load_corpus(write_jsonl(tmp_path / "a.jsonl", lines), 0.5)
@@ -104,7 +110,8 @@ def test_a_folder_may_have_the_parts_that_mlx_lm_names(tmp_path):
     for name in ("train", "valid", "test"):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": name}) + "\n")
     assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"], ["test"])
-    assert load_documents(str(tmp_path)) == ["test", "train", "valid"]
+    (tmp_path / "notes.txt").write_text("of no part")
+    assert load_documents(str(tmp_path)) == ["train", "valid", "test"]
     (tmp_path / "test.jsonl").unlink()
     assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"])
     for before, name in (("valid.jsonl", "test.jsonl"), ("test.jsonl", "validation.jsonl")):

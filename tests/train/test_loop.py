@@ -229,6 +229,14 @@ def flip(path):
     path.write_bytes(content)
 
 
+def test_a_resumed_run_writes_again_what_it_has_lost(straight, run, out):
+    shutil.copytree(straight, out)
+    for name in ("model.safetensors", "config.yaml"):
+        (out / name).unlink()
+    run(resume=True)
+    assert_same_run(straight, out)
+
+
 @pytest.mark.parametrize("damage", [flip, os.unlink])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(straight, run, out, capsys, damage):
     shutil.copytree(straight, out)

@@ -47,6 +47,8 @@ def test_tuning_is_resumed_bit_for_bit(name, rank, tmp_path, monkeypatch, withou
         press_ctrl_c(patch, Batches if config.data.packed else DocumentBatches, 5)
         with pytest.raises(Interrupted):
             train(config, str(texts), out)
+    start = start.rename(tmp_path / "moved")
+    config = tiny_run(**TUNE, weights=str(start), lora_rank=rank)
     train(config, str(texts), out, resume=True)
     saved = "adapters.safetensors" if rank else "model.safetensors"
     settings = [(folder / "tokenizer_config.json").read_text() for folder in (straight, out)]

@@ -56,6 +56,19 @@ def test_what_cannot_report_is_one_line(tmp_path, monkeypatch, name, message):
     assert message in refusal(reporters, [name], tmp_path, {})
 
 
+def test_a_report_that_fails_ends_no_run(text_file, tmp_path, logged, monkeypatch, capsys):
+    monkeypatch.setattr(
+        "mlx_gateloop.train.reporters.write_text", Mock(side_effect=OSError("full"))
+    )
+    monkeypatch.setattr(
+        sys.modules["wandb"], "log", Mock(side_effect=[None, ValueError("offline")])
+    )
+    config, options = tiny_run(steps=4, log_every=1), {"report_to": ["wandb"], "with_page": True}
+    assert train(config, str(text_file), tmp_path / "out", **options).steps == 4
+    said = [line for line in capsys.readouterr().err.splitlines() if "a report of the run" in line]
+    assert [line.split(": ")[1] for line in said] == ["full", "offline"]
+
+
 def test_a_reporter_that_fails_at_its_beginning_is_one_line(tmp_path, logged):
     (report,) = reporters(["tensorboard"], tmp_path / "none", {})
     assert "--report-to tensorboard: " in refusal(report, {"step": 1})

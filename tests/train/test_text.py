@@ -103,6 +103,9 @@ def test_a_sample_is_the_same_whatever_was_drawn_before(tmp_path):
     assert mx.array_equal(before, mx.random.state[0]), "training goes on as without it"
     mx.random.seed(5)
     assert source.glimpse(model) == one
+    source._config.sample_tokens = 0
+    assert source.glimpse(model) == {"half_lives": one["half_lives"]}
+    source._config.sample_tokens = 40
     source._prompt, source._tokenizer.chat_template = CHAT, "{{ raise_exception('alone') }}"
     assert source.glimpse(model)["sample"].endswith("alone"), "a refused prompt ends no run"
 
