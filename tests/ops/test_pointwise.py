@@ -163,13 +163,13 @@ def test_layer_norm_mapped_twice_or_over_nothing_and_its_curvature():
         assert error(curvature(layer_norm), as_numpy(curvature(plain_layer_norm))) < 1e-4
 
 
-@pytest.mark.parametrize("shape", [(1, 2), (5, 3), (2, 6, 40), (64, 1000)])
+@pytest.mark.parametrize("shape", [(1, 2), (5, 3), (2, 6, 40), (64, 1000), (16, 60_000)])
 def test_cross_entropy_equals_float64(shape):
     rng = np.random.default_rng(0)
     logits = 5 * rng.normal(size=shape).astype(np.float32)
     targets = rng.integers(0, shape[-1], shape[:-1])
     weight = rng.normal(size=shape[:-1]).astype(np.float32)
-    wide, here = logits.astype(np.float64), np.eye(shape[-1])[targets]
+    wide, here = logits.astype(np.float64), targets[..., None] == np.arange(shape[-1])
     log_sum = np.log(np.exp(wide).sum(-1))
     slope = np.exp(wide - log_sum[..., None]) - here
 
@@ -178,7 +178,7 @@ def test_cross_entropy_equals_float64(shape):
 
     (losses,), (gradient,) = mx.vjp(loss, [mx.array(logits)], [mx.array(weight)])
     assert losses.shape == shape[:-1]
-    tolerance = 4e-6 if why_missing() else 1e-6  # MLX's own sums less exactly
+    tolerance = 4e-6 + 1e-9 * shape[-1] if why_missing() else 1e-6  # MLX's own rounds every term
     assert error(losses, log_sum - (wide * here).sum(-1)) < tolerance
     assert error(gradient, slope * weight[..., None]) < tolerance
 

@@ -1,5 +1,6 @@
 #include "cross_entropy.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -11,15 +12,22 @@ namespace gateloop {
 
 namespace {
 
+constexpr int PART = 128;
+
 GATELOOP_MULTIVERSION float log_sum_exp(int V, const float* x) {
   float most = -std::numeric_limits<float>::infinity();
 #pragma omp simd reduction(max : most)
   for (int i = 0; i < V; ++i) most = x[i] > most ? x[i] : most;
   if (!std::isfinite(most)) most = 0;  // all -inf, or an infinity: the sum tells them apart
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int i = 0; i < V; ++i) sum += expf(x[i] - most);
-  return most + std::log(sum);
+  double sum = 0;                      // of parts: the rounding of one float would grow with V
+  for (int begin = 0; begin < V; begin += PART) {
+    float part = 0;
+    const int end = std::min(V, begin + PART);
+#pragma omp simd reduction(+ : part)
+    for (int i = begin; i < end; ++i) part += expf(x[i] - most);
+    sum += part;
+  }
+  return most + static_cast<float>(std::log(sum));
 }
 
 // softmax(x) times scale.
