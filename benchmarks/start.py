@@ -48,7 +48,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=0.03)
-    parser.add_argument("--share", type=float, default=0.1, help="of the transitions in the rate")
+    parser.add_argument(
+        "--share", type=float, default=0.1, help="the transitions' rate over --rate"
+    )
     arguments = parser.parse_args()
     experiment = PRESETS["text"]["small"].changed_by(
         {"task.file": arguments.text, "steps": arguments.steps, "eval_every": 250}, models=["fixed"]

@@ -35,14 +35,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
 class _UniqueKeys(yaml.SafeLoader):
     """PyYAML's loader, which by itself takes the last value of a key that is there twice."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
                 problem = f"the key {shown(key.value)} is there twice"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return node
 
 
 def parse_yaml(text: str) -> Any:

@@ -41,10 +41,10 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     model, tokenizer = load(arguments.model)
     # A run stores its configuration beside the model.
     path = local(arguments.model) / "config.yaml"
-    # A tuned model does not need the one that it started from.
     if arguments.split in ("train", "validation") and not path.exists():
         share = "data without parts of its own is divided as by default"
         print(f"{arguments.model}: no config.yaml; {share}", file=sys.stderr)
+    # A tuned model does not need the one that it started from.
     config = TrainConfig.load(path if path.exists() else None, {"weights": None, "lora_rank": None})
     context = config.data.length if arguments.context is None else arguments.context
     stride = arguments.stride

@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> None:
         cli.main()
     except (ValueError, ModuleNotFoundError) as error:
         known = {"Cannot save to the path": one_line(error)}
-        advice = 'use gateloop mlx-lm generate, and data of {"text": ...} with lora'
+        advice = {"lora": 'give lines of "text"'}.get(words[0], "use gateloop mlx-lm generate")
         known["chat_template is not set"] = f"no chat template; {advice}"
         known["'datasets'"] = "--data: no such folder; give one, or pip install datasets"
         known["CLI requires a subcommand"] = "no such command; see gateloop mlx-lm"

@@ -47,8 +47,9 @@ def _read(arguments: argparse.Namespace) -> None:
     state = State(model.make_cache())
     if arguments.resume:
         state = states.read_hashed(out, model, hashed)
-        if not state.tokens:
-            raise InputError(f"{out}: a tuned or mixed state, not a text's; give another --out")
+        if not state.source:
+            advice = "leave out --resume and give another --out"
+            raise InputError(f"{out}: the state is not of a text that `read` began; {advice}")
     size = sum(path.stat().st_size for path in parts if path is not None)
     start = saved = time.monotonic()
     before = whole = state.tokens

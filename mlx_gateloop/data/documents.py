@@ -90,7 +90,7 @@ def read_text(path: Path) -> str:
 def text_files(path: Path) -> tuple[list[Path], list[Path]]:
     """The file itself, or the text files of a folder sorted by name; and its other files.
 
-    Those in model directories, such as a run's log, are among the others.
+    Model directories in it, with such files as a run's log, are neither.
     """
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; give a path, {NAMED}")
@@ -102,12 +102,15 @@ def text_files(path: Path) -> tuple[list[Path], list[Path]]:
         if (file.is_file() or file.is_symlink())  # rglob does not follow links to folders
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
-    models = {file.parent for file in found if file.suffix == ".safetensors"} - {path}
-    files = [
-        file
+    weights = {file.parent for file in found if file.suffix == ".safetensors"}
+    models = {
+        file.parent
         for file in found
-        if file.is_file() and file.suffix.lower() in SUFFIXES and models.isdisjoint(file.parents)
-    ]
+        if file.name in ("config.json", "adapter_config.json")
+        and weights & {file.parent, file.parent / "checkpoints"}
+    } - {path}
+    found = [file for file in found if models.isdisjoint(file.parents)]
+    files = [file for file in found if file.is_file() and file.suffix.lower() in SUFFIXES]
     if not files:
         raise InputError(f"{path}: no {', '.join(SUFFIXES)} file in this folder; give another one")
     files.sort(key=lambda file: file.relative_to(path).as_posix())

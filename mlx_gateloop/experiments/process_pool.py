@@ -78,18 +78,13 @@ def _reason(code: int, log: Path) -> str:
     return next(filter(str.strip, reversed(lines)), f"exit code {code}")
 
 
-def _main() -> None:
-    """Make the call of the standard input, whose end tells that the parent has ended."""
-    call, share, jobs = pickle.load(sys.stdin.buffer)
-    Thread(target=_stop_with_parent, daemon=True).start()
-    pin_cpus(share, jobs)  # before MLX has threads, which inherit it
-    call()
-
-
 def _stop_with_parent() -> None:
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-if __name__ == "__main__":
-    _main()
+if __name__ == "__main__":  # make the call of the standard input, whose end is the parent's
+    call, share, jobs = pickle.load(sys.stdin.buffer)
+    Thread(target=_stop_with_parent, daemon=True).start()
+    pin_cpus(share, jobs)  # before MLX has threads, which inherit it
+    call()

@@ -127,8 +127,8 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
         if saved.get(what) != now.get(what):
             raise InputError(f"{path}: the run to resume differs in its {what}; give the same ones")
     before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))
-    # The ranks may be other ones, and the base may have moved: its hashes were compared.
-    for key in ("sequence_parallel", "weights", "tokenizer.path"):
+    # The ranks may be other ones, and a base whose hashes were compared may have moved.
+    for key in ("sequence_parallel", *("weights", "tokenizer.path") * ("weights" in now)):
         before[key] = after.get(key)
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):

@@ -128,7 +128,10 @@ class Run:
         if resume:
             output.rewind(checkpoint, progress.step)
             output.save_config(config.to_dict())
-            if not any(output.directory.glob("*.safetensors")):  # the best weights are gone
+            lost = world.is_first and not any(output.directory.glob("*.safetensors"))
+            if self.world.any(lost, "lost model"):
+                progress.best_loss = float("inf")
+                say("the best weights are missing; the last ones take their place")
                 self._save_model()
         else:
             with output.start(config.to_dict()):

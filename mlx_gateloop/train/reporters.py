@@ -40,15 +40,15 @@ def reporters(names: Sequence[str], out: Path, config: dict[str, object]) -> lis
 
 def _late(name: str, make: Callable[[], Reporter]) -> Reporter:
     """Make a reporter at its first record: it writes into the run's directory, which is new."""
+    made = cache(make)
 
-    @cache
-    def made() -> Reporter:
+    def report(record: Record) -> None:
         try:
-            return make()
+            made()(record)
         except Exception as error:  # whatever the package raises, such as without a login
             raise InputError(f"--report-to {name}: {one_line(error)}") from error
 
-    return lambda record: made()(record)
+    return report
 
 
 def _wandb(out: Path, config: dict[str, object]) -> Reporter:

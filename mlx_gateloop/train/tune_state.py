@@ -105,14 +105,7 @@ class _Tuner:
     """The model with its data, and the units in which states are learned."""
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        data: str,
-        length: int,
-        size: int,
-        answers: bool,
-        seed: int,
+        self, model: Any, tokenizer: Any, data: str, length: int, size: int, asked: bool, seed: int
     ) -> None:
         from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
@@ -121,7 +114,7 @@ class _Tuner:
             kind = getattr(model, "model_type", type(model).__name__)
             raise InputError(f"--state-only: {kind} has attention, which has no state; tune LoRA")
         corpus = load_corpus(data)
-        streams = [pack(part, tokenizer, answers) for part in (corpus.train, corpus.validation)]
+        streams = [pack(part, tokenizer, asked) for part in (corpus.train, corpus.validation)]
         require_readable(model, max(int(stream.tokens.max(initial=0)) for stream in streams))
         self.training, self.validation = (DocumentBatches(s, size, length, seed) for s in streams)
         self.zero = zero_states(model, 1)

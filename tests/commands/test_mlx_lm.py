@@ -68,7 +68,8 @@ def test_a_draft_needs_models_that_can_go_back(target, draft, model, capsys):
 def test_a_chat_needs_a_template(model, capsys, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "hello")
     assert cli.main(["mlx-lm", "chat", "--model", "model"]) == 2
-    assert "error: mlx-lm chat: no chat template" in capsys.readouterr().err.splitlines()[-1]
+    expected = "error: mlx-lm chat: no chat template; use gateloop mlx-lm generate"
+    assert capsys.readouterr().err.splitlines()[-1] == expected
 
 
 def test_only_norms_that_feed_projections_alone_take_a_scale_over():

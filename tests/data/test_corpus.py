@@ -28,18 +28,17 @@ def test_files_and_folders(tmp_path, caplog):
     write_jsonl(tmp_path / "d.jsonl", [{"text": "d"}])
     for name in ("e.py", "f.py", "LICENCE", "g.txt"):
         (tmp_path / name).write_text(" ")
-    (tmp_path / "run/checkpoints").mkdir(parents=True)  # and no text of a model is a document
-    for name in ("model.safetensors", "log.jsonl", "README.md", "checkpoints/notes.txt"):
-        (tmp_path / "run" / name).write_text("of a model")
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    for name in ("config.json", "log.jsonl", "checkpoints/last.safetensors", "checkpoints/x.txt"):
+        (tmp_path / "run" / name).write_text("of a model, and no document")
+    (tmp_path / "inner/vectors.safetensors").write_text("of no model")
     (tmp_path / "link").symlink_to(tmp_path / "inner")
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nothing")
     corpus = load_corpus(str(tmp_path), 0.25)
     assert corpus == Corpus(["a.md", "b.txt", "d"], ["inner/c.text"]), "in sorted order"
     (line,) = caplog.messages
-    assert (
-        ": left out: 1 .bin, 1 .jsonl, 1 .md, 2 .py, 1 .safetensors, 2 .txt, 1 LICENCE, 1 empty"
-        in line
-    )
+    kinds = "1 .bin, 2 .py, 1 .safetensors, 1 .txt, 1 LICENCE, 1 empty, 1 link"
+    assert f": left out: {kinds}; files read: .txt" in line
     lines = [{"text": "one"}, {"messages": CHAT, "text": "", "prompt": None}]
     lines += [{"text": "two"}, {"prompt": "Hi", "completion": "Ho", "tools": [{}]}]
     corpus = load_corpus(write_jsonl(tmp_path / "a.jsonl", lines), 0.5)

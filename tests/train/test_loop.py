@@ -233,8 +233,10 @@ def test_a_resumed_run_writes_again_what_it_has_lost(straight, run, out):
     shutil.copytree(straight, out)
     for name in ("model.safetensors", "config.yaml"):
         (out / name).unlink()
-    run(resume=True)
-    assert_same_run(straight, out)
+    result = run(resume=True)
+    assert_same_run(straight, out)  # the last weights are its best ones
+    assert result.best_loss == float("inf")
+    assert TrainConfig.load(out / "config.yaml") == tiny_run()
 
 
 @pytest.mark.parametrize("damage", [flip, os.unlink])
