@@ -68,7 +68,9 @@ class Plan:
 
 def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, object]) -> Plan:
     source = detect(checkpoint.shapes, kind)
-    source.check_settings(settings)
+    if unknown := sorted(map(str, settings.keys() - source.settings.keys())):
+        expected = ", ".join(source.settings)
+        raise source.error(f"unknown setting {', '.join(unknown)}; expected {expected}")
     if isinstance(source, Fla):
         source = Fla(checkpoint.config, checkpoint.shapes)
     return plan_of(source, checkpoint, settings)

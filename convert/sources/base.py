@@ -91,12 +91,6 @@ class Source(Format[Args]):
     def reference(self, args: Args, settings: Settings, tensor: Tensor) -> Reference:
         """Build the source's own model; `tensor` reads the checkpoint."""
 
-    def check_settings(self, settings: Settings) -> None:
-        """Refuse settings that the source does not know."""
-        if unknown := sorted(map(str, settings.keys() - self.settings.keys())):
-            expected = ", ".join(self.settings)
-            raise self.error(f"unknown setting {', '.join(unknown)}; expected {expected}")
-
     def flag(self, settings: Settings, name: str) -> bool:
         """A setting that is true or false; false by default."""
         value = settings.get(name, False)

@@ -77,6 +77,8 @@ class Fla(Source[Any]):
             args = kind_args.from_dict(self.config)
         except InputError as error:
             raise self.error(f"config.json: {str(error).removeprefix('config: ')}") from None
+        if args.num_hidden_layers > len(shapes):  # so many would be built
+            raise self.error("config.json: num_hidden_layers: more than the weights have")
         sizes = f"depth {args.num_hidden_layers}, dim {args.hidden_size}, {args.vocab_size} tokens"
         return Inference(args, [f"config.json: {kind}, {sizes}, inner width {args.inner_size}"], [])
 

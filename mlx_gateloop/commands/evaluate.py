@@ -39,8 +39,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.train.evaluate import evaluate, require_same
 
     model, tokenizer = load(arguments.model)
-    # A run stores its configuration beside the model.
-    path = local(arguments.model) / "config.yaml"
+    path = local(arguments.model) / "config.yaml"  # of the run
     if arguments.split in ("train", "validation") and not path.exists():
         share = "data without parts of its own is divided as by default"
         print(f"{arguments.model}: no config.yaml; {share}", file=sys.stderr)

@@ -42,7 +42,7 @@ class State:
 
     def read(self, model: nn.Module, ids: Sequence[int]) -> None:
         """Read token ids and update the state."""
-        if not ids:
+        if not (ids := [int(id) for id in ids]):
             return
         check_ids(model, ids)
         text = mx.array([ids])

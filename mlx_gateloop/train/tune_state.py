@@ -116,6 +116,7 @@ class _Tuner:
         corpus = load_corpus(data)
         streams = [pack(part, tokenizer, asked) for part in (corpus.train, corpus.validation)]
         require_readable(model, max(int(stream.tokens.max(initial=0)) for stream in streams))
+        length = min(length, max(len(stream.tokens) for stream in streams))
         self.training, self.validation = (DocumentBatches(s, size, length, seed) for s in streams)
         self.zero = zero_states(model, 1)
         caches = model.make_cache()

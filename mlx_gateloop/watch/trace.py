@@ -128,6 +128,8 @@ class Trace(Storage):
 
     def _since_stored(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
         """Sum rates over m+1..n for the last token m of each stored row; also return these."""
+        if not 0 <= token < self.tokens:
+            raise IndexError(f"token {token}: expected 0 to {self.tokens - 1}")
         rows, tokens = self._stored(layer, 1, token + 1)
         return sums_from(rows), np.append(0, tokens.cumsum())
 
@@ -166,6 +168,8 @@ class Trace(Storage):
         Returns:
             Shares, float32 `[token + 1]` for m = 0 to n; NaN before the window of queries and keys.
         """
+        if not 0 <= token < self.tokens:
+            raise IndexError(f"token {token}: expected 0 to {self.tokens - 1}")
         row = np.full(token + 1, np.nan, np.float32)
         shares = []
         with self._lock:

@@ -29,7 +29,7 @@ def tokenizer():
 def has_read(model, count=20):
     state = gl.State(model.make_cache())
     for start in range(0, count, 7):
-        state.read(model, TEXT[start : min(start + 7, count)])
+        state.read(model, tokens(30)[0, start : min(start + 7, count)])
     return state
 
 

@@ -1,5 +1,7 @@
 """State tuning: gradients, frozen weights and losses."""
 
+from pathlib import Path
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -73,6 +75,8 @@ def test_pieces_count_each_target_once(text):
             nats -= logs[np.arange(asked.sum()), targets[asked]].sum()
             count += asked.sum()
     assert tuner.validate(tuner.zero) == pytest.approx(nats / count, abs=1e-6)
+    long = _Tuner(model, byte_tokenizer(), text, 10**6, 3, False, 0)
+    assert long.training.length <= len(Path(text).read_bytes()), "no row is longer than the text"
 
 
 def test_a_model_with_attention_or_without_numbers_is_refused(text):

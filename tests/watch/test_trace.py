@@ -1,6 +1,7 @@
 """A trace: constant memory, products that stay exact, and measures that follow from them."""
 
 from functools import partial
+from itertools import product
 
 import mlx.core as mx
 import numpy as np
@@ -149,6 +150,10 @@ def test_a_trace_without_its_layers_is_empty():
     assert np.array_equal(trace.magnitude(0), np.full((4, 2), np.exp(np.float32(-2))))
     with pytest.raises(IndexError, match="layer 1: expected 0 to 0"):
         trace.magnitude(1)
+    measures = trace.retention, partial(trace.best, 0), partial(trace.remembered, 0)
+    for measure, token in product(measures, (-1, 4)):
+        with pytest.raises(IndexError, match=f"token {token}: expected 0 to 3"):
+            measure(token)
     trace.without("b")
     assert (trace.tokens, trace.grouped, trace.nbytes) == (0, 0, 0)
     assert trace.averages().shape == (0, 0)

@@ -101,6 +101,7 @@ def test_the_transformer_becomes_mlx_lms_llama(tied, tmp_path, capsys):
     ({"model_type": "gsa"}, "model_type: expected gla, hgrn2, hgrn, transformer, got 'gsa'"),
     ({"model_type": "hgrn"}, "not the keys of fla: "),
     ({"num_hidden_layers": 3}, "14 missing: model.layers.2."),
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers: more than the weights have"),
     ({"intermediate_size": 64}, "_proj.weight: its shape (48, 32) does not make model."),
     (None, "fla: config.json: expected beside the weights, found none"),
 ])  # fmt: skip
