@@ -4,7 +4,7 @@ import base64
 from io import BytesIO
 
 import numpy as np
-from helpers.browser import QUESTIONS, has
+from helpers.browser import QUESTIONS, has, view
 from PIL import Image
 
 from mlx_gateloop.watch.sharing import HIGH, LOW
@@ -103,6 +103,7 @@ def test_the_files_have_what_the_view_shows(answered, arrays, download):
     assert marked
     for layer in (1, 2, 1, 0):  # whichever layer is shown
         assert answered.tab.evaluate(SWITCH, layer) == answered.tab.evaluate(MARKED) == marked
+    answered.tab.wait_for_function(f"!{view()}.asking && !{view()}.memory.asking")
     answered.painted()
     shown = [Image.open(BytesIO(base64.b64decode(p))) for p in answered.tab.evaluate(CANVASES)]
     file = download(answered, "png")
