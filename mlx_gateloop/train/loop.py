@@ -132,7 +132,7 @@ class Run:
             if self.world.any(lost, "lost model"):
                 progress.best_loss = float("inf")
                 say("the best weights are missing; the last ones take their place")
-                self._save_model()
+                self._validate()
         else:
             with output.start(config.to_dict()):
                 self._save_model()

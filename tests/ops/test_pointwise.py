@@ -178,7 +178,7 @@ def test_cross_entropy_equals_float64(shape):
 
     (losses,), (gradient,) = mx.vjp(loss, [mx.array(logits)], [mx.array(weight)])
     assert losses.shape == shape[:-1]
-    tolerance = 4e-6 + 1e-9 * shape[-1] if why_missing() else 1e-6  # MLX's own rounds every term
+    tolerance = 4e-6 + 5e-10 * shape[-1] if why_missing() else 1e-6  # MLX's own rounds every term
     assert error(losses, log_sum - (wide * here).sum(-1)) < tolerance
     assert error(gradient, slope * weight[..., None]) < tolerance
 

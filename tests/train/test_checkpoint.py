@@ -130,3 +130,16 @@ def test_metadata_that_is_no_progress_is_one_line(path, monkeypatch, progress):
     metadata = {key: value for key, value in metadata.items() if value is not None}
     mx.save_safetensors(str(path), {"weight": mx.zeros(3)}, metadata)
     assert "last.safetensors: damaged (" in refusal(read_header, path)
+
+
+def test_only_a_base_whose_weights_are_compared_may_have_moved():
+    before, now = (
+        {"config": {"sequence_parallel": 1, "weights": base, "tokenizer": {"path": base}}}
+        for base in ("a", "b")
+    )
+    assert "differs in tokenizer.path" in refusal(
+        checkpoint.require_same_run, before, now, Path("x")
+    )
+    checkpoint.require_same_run(
+        *({**run, "weights": {"config.json": "sha"}} for run in (before, now)), Path("x")
+    )
