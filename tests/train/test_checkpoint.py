@@ -137,9 +137,6 @@ def test_only_a_base_whose_weights_are_compared_may_have_moved():
         {"config": {"sequence_parallel": 1, "weights": base, "tokenizer": {"path": base}}}
         for base in ("a", "b")
     )
-    assert "differs in tokenizer.path" in refusal(
-        checkpoint.require_same_run, before, now, Path("x")
-    )
-    checkpoint.require_same_run(
-        *({**run, "weights": {"config.json": "sha"}} for run in (before, now)), Path("x")
-    )
+    require, path = checkpoint.require_same_run, Path("last.safetensors")
+    assert "differs in tokenizer.path" in refusal(require, before, now, path)
+    require(*({**run, "weights": {"config.json": "sha"}} for run in (before, now)), path)
