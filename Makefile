@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Containers often set it: then each of the suite's many processes compiles the package anew.
+# Containers often set it: then each of the suite's many processes compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -28,7 +28,7 @@ demo: .venv/installed
 	@echo "Starting the app: a browser opens; Ctrl-C ends it."
 	@trap : INT; MALLOC_ARENA_MAX=2 $(BIN)/python -m app --open; code=$$?; test $$code -eq 130 || exit $$code
 
-# Makes the embedded models anew, some fifteen hours on two cores (estimate).
+# Makes the embedded models again, some fifteen hours on two cores (estimate).
 embedded: .venv/installed-all
 	$(BIN)/python -m benchmarks.embedded_models.corpus runs/corpus
 	$(BIN)/python -m benchmarks.embedded_models.library runs/library
