@@ -24,7 +24,6 @@ def _page(arguments: argparse.Namespace) -> None:
     if out.suffix != ".html" or out.is_dir():
         raise InputError(f"--out {out}: expected a file whose name ends in .html")
     require_writable(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
     title = arguments.title or f"{name}: a model that runs in this page"
     page(*load(arguments.model), out, title=title)
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")

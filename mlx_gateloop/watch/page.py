@@ -13,7 +13,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_reduce
 
 from mlx_gateloop.errors import InputError, shown
-from mlx_gateloop.io.files import write_text
+from mlx_gateloop.io.files import staged
 from mlx_gateloop.io.model_file import PACKAGE_ONLY
 from mlx_gateloop.io.models import OUR_CODE, refusing, save
 from mlx_gateloop.model.arguments import GATED
@@ -82,7 +82,8 @@ def page(
         ),
         workers="blob:",
     )
-    write_text(Path(path), text)
+    with staged(Path(path)) as new:
+        new.write_text(text, encoding="utf-8")
 
 
 def _check(model: Any) -> None:

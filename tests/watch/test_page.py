@@ -141,10 +141,10 @@ def test_texts_are_read_as_the_tokenizer_reads_them(tmp_path, chat):
 def test_a_model_that_a_page_cannot_run(tmp_path, capsys, monkeypatch, options, message):
     monkeypatch.setattr(import_module("mlx_gateloop.watch.page"), "MAX_PARAMETERS", 30_000)
     save_tiny_model(tmp_path / "model", **options)
-    out = tmp_path / "page.html"
+    out = tmp_path / "new" / "page.html"
     assert main(["page", "--model", str(tmp_path / "model"), "--out", str(out)]) == 2
     assert message in capsys.readouterr().err
-    assert not out.exists()
+    assert not out.parent.exists()
 
 
 @pytest.mark.parametrize("template", ["{{ messages[0].content }}", "{{ raise_exception('no') }}"])
