@@ -22,9 +22,10 @@ WRAPPERS = ["state_dict", "model_state_dict", "model", "module", "net", "network
 WRAPPERS += ["weights", "params"]
 FLAX_WRAPPERS = ["params"]
 AVERAGED = re.compile("(^|_)ema(_|$)")  # in the key or the prefix of an averaged copy
+TAKEN = "took the averaged weights"
 # Parts of names, from torch.compile, DeepSpeed, FSDP and activation checkpoints.
 ADDED = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-# Names in models of ours and of flash-linear-attention; a shard may hold any of them.
+# Names in models of ours and of flash-linear-attention, of which "model" is no prefix.
 OWN = re.compile(r"model\.(embed_tokens|embeddings|layers\.\d+\.(attn|mlp)(_norm)?)\..+")
 SHARD = re.compile(r"-\d+-of-\d+$")
 # In a directory, the first of these that exists.
@@ -61,6 +62,9 @@ class Checkpoint:
                 self.shapes[name], self.dtypes[name] = stored.shape, stored.dtype
         if not self.shapes:
             raise InputError(f"{self.origin}: holds no tensors; give the file with the weights")
+        self._keep(_prefix(self.shapes, self.ema, self.notes))
+        if self.ema and not any(note.startswith(TAKEN) for note in self.notes):
+            raise InputError(f"{self.origin}: holds no averaged weights; leave --ema out")
 
     def tensor(self, name: str) -> mx.array:
         """Read a tensor in the dtype it is stored in."""
@@ -75,14 +79,18 @@ class Checkpoint:
 
     def part(self, prefix: str) -> "Checkpoint":
         """The tensors with names below a prefix, which is removed."""
-        part, start = copy(self), len(prefix)
-        names = [name for name in self.shapes if name.startswith(prefix)]
-        part.prefix = self.prefix + prefix
+        part = copy(self)
         part.origin = f"{self.origin}: {prefix}" if prefix else self.origin
-        part.shapes = {name[start:]: self.shapes[name] for name in names}
-        part.dtypes = {name[start:]: self.dtypes[name] for name in names}
-        part._file_of = {name[start:]: self._file_of[name] for name in names}
+        part._keep(prefix)
         return part
+
+    def _keep(self, prefix: str) -> None:
+        """Keep the tensors with names below a prefix, which is removed."""
+        start, names = len(prefix), [name for name in self.shapes if name.startswith(prefix)]
+        self.prefix += prefix
+        self.shapes = {name[start:]: self.shapes[name] for name in names}
+        self.dtypes = {name[start:]: self.dtypes[name] for name in names}
+        self._file_of = {name[start:]: self._file_of[name] for name in names}
 
     @property
     def directory(self) -> Path:
@@ -186,7 +194,6 @@ def download(hub_id: str, patterns: list[str]) -> Path:
 def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[str]]:
     """Extract the state dict from a file's content, and notes on what was chosen."""
     notes: list[str] = []
-    taken: list[str] = []
     for _ in range(3):  # a pickle can hold itself
         holders = [key for key in map(str, tree) if _has_tensors(tree.get(key))]
         wrappers = FLAX_WRAPPERS if file.suffix == ".msgpack" else WRAPPERS
@@ -197,27 +204,33 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
         if key is None:
             break
         notes += [f"took {key!r} and ignored the rest"] if len(tree) > 1 else []
-        taken.append(key)
         tree = tree[key]
     tensors = _flatten(tree, file)
     if holders and not tensors:
         names = ", ".join(map(shown, holders[:10]))
         raise InputError(f"{file}: holds several sets of weights ({names}); save one alone")
-    while len(taken) < 10 and not any(map(OWN.fullmatch, tensors)):
-        heads = dict.fromkeys(name.partition(".")[0] for name in tensors if "." in name)
+    return tensors, notes
+
+
+def _prefix(names: Iterable[str], ema: bool, notes: list[str]) -> str:
+    """Find the wrapper's attributes that begin all names, or those of the copy that is taken.
+
+    The names are those of all files: one file alone may hold a single module.
+    """
+    taken, names = "", [*names]
+    while taken.count(".") < 10 and not any(map(OWN.fullmatch, names)):
+        heads = dict.fromkeys(name.partition(".")[0] for name in names if "." in name)
         key = _choose(heads, ema, notes)
         # the name of a list of modules (`layers.0`) and of a layer (`norm.weight`) is no prefix
         module = re.compile(rf"{re.escape(str(key))}\.[^\d.][^.]*\.")
-        if key is None or not (AVERAGED.search(key) or any(map(module.match, tensors))):
+        if key is None or not (AVERAGED.search(key) or any(map(module.match, names))):
             break
-        if loose := [name for name in tensors if "." not in name]:
+        if loose := [name for name in names if "." not in name]:
             notes.append(f"ignored {', '.join(map(shown, loose[:10]))}, outside {key!r}")
-        taken.append(key)
-        start = len(key) + 1
-        tensors = {n[start:]: t for n, t in tensors.items() if n.startswith(f"{key}.")}
-    if ema and not any(map(AVERAGED.search, taken)):
-        raise InputError(f"{file}: holds no averaged weights; leave --ema out")
-    return tensors, notes
+        start = f"{key}."
+        taken += start
+        names = [name.removeprefix(start) for name in names if name.startswith(start)]
+    return taken
 
 
 def _has_tensors(value: object, levels: int = 3) -> bool:
@@ -233,7 +246,7 @@ def _choose(keys: Iterable[str], ema: bool, notes: list[str]) -> str | None:
     averaged = [key for key in keys if AVERAGED.search(key)]
     others = [key for key in keys if key not in averaged]
     if averaged and (ema or not others):
-        notes.append(f"took the averaged weights, {averaged[0]!r}")
+        notes.append(f"{TAKEN}, {averaged[0]!r}")
         return averaged[0]
     if len(others) != 1:
         return None

@@ -9,7 +9,7 @@ import types
 
 import numpy as np
 import pytest
-from helpers.checkpoints import torch
+from helpers.checkpoints import save_shards, torch
 from helpers.errors import refusal
 from mlx_gateloop.convert.reading.find import find
 from mlx_gateloop.convert.sources import SOURCES, detect
@@ -47,6 +47,19 @@ def test_wrappers_and_prefixes_are_removed(tmp_path, wrapper):
 def test_names_of_modules_are_no_prefix(tmp_path, names, prefix):
     names = names.split()
     assert values(weights(1.0, prefix, names), tmp_path / "w.pt") == weights(names=names)
+
+
+@pytest.mark.parametrize("names", [
+    NAMES, ("model.embeddings.weight", "model.layers.0.attn.q.weight", "model.norm.weight"),
+    ("model.layers.0.gateloop.norm.gamma", "model.layers.0.ff.weight", "lm_head.weight"),
+    ("coarse.gateloops.0.norm.gamma", "fine.gateloops.0.norm.gamma"),
+])  # fmt: skip
+def test_shards_of_one_tensor_have_the_names_of_one_file(tmp_path, names):
+    for prefix in PREFIXES:
+        whole = weights(prefix=prefix, names=names)
+        save_shards(tmp_path, whole, range(len(whole)))
+        expected = values(whole, tmp_path / "w.pt")
+        assert [*find(str(tmp_path)).shapes] == [*expected], prefix
 
 
 def test_tensors_outside_a_prefix_are_named(tmp_path):
