@@ -56,7 +56,8 @@ class OpenAI:
         try:
             if request.method != "POST":
                 return JSONResponse(self._models(request.path_params.get("name")))
-            return await self._complete(request, await request.json(), "/chat/" in request.url.path)
+            chat = request.url.path.endswith("/chat/completions")
+            return await self._complete(request, await request.json(), chat)
         except RecursionError:
             return _error("request: nested too deeply", 400)
         except InputError as error:
@@ -176,7 +177,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _data(value: dict[str, Any]) -> str:
-    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+    return f"data: {json.dumps(value)}\n\n"
 
 
 def _error(message: str, status: int = 0) -> JSONResponse:

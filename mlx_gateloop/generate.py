@@ -118,7 +118,7 @@ def stream(
     sampling: Sampling,
     *,
     max_tokens: int = 256,
-    stop: Sequence[str] = (),
+    stop: str | Sequence[str] = (),
     speed: Speed | None = None,
     draft: nn.Module | None = None,
     lookup: bool = False,
@@ -132,7 +132,7 @@ def stream(
         prompt: Text to continue, or chat messages (`role`, `content`) to answer.
         sampling: How tokens are drawn.
         max_tokens: Tokens at most, 1 to `MAX_TOKENS`.
-        stop: Strings that end the text, without being part of it; see `until`.
+        stop: One or more strings that end the text, without being part of it; see `until`.
         speed: Filled in with counts and rates.
         draft: A smaller model of the same tokenizer that proposes tokens, see `check_draft`.
         lookup: The text so far proposes tokens, see `model.lookup`.
@@ -228,12 +228,13 @@ def check_max_tokens(max_tokens: int) -> None:
         raise InputError(f"max_tokens: expected 1 to {MAX_TOKENS:,}, got {max_tokens:,}")
 
 
-def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
+def until(pieces: Iterator[str], stop: str | Sequence[str]) -> Iterator[str]:
     """Yield the pieces up to the first stop string; hold back text that may be the start of one.
 
     The stop string that is complete first ends the text, and of several the longest: with the stops
     "abcd" and "c", "xabcdy" becomes "xab".
     """
+    stop = [stop] if isinstance(stop, str) else stop
     if "" in stop:
         raise InputError("stop: a stop string must not be empty")
     held = ""

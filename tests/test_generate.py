@@ -156,11 +156,11 @@ def until_by_characters(text, stop):
 
 @given(
     pieces=st.lists(st.text("ab", max_size=3), max_size=12),
-    stop=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+    stop=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3) | st.text("ab", min_size=1),
 )
 def test_until_cuts_wherever_the_pieces_end(pieces, stop):
     whole = "".join(pieces)
-    expected = until_by_characters(whole, stop)
+    expected = until_by_characters(whole, [stop] if isinstance(stop, str) else stop)
     shown = list(until(iter(pieces), stop))
     assert "".join(shown) == expected
     assert "".join(until(iter([whole]), stop)) == expected

@@ -106,9 +106,11 @@ def _tokenizer(tokenizer: Any) -> dict[str, Any]:
     tree = json.loads(tokenizer.backend_tokenizer.to_str())
     model = tree["model"]
     adds = (tree["post_processor"] or {}).get("special_tokens")
-    changes = tree["normalizer"] or tree["pre_tokenizer"] or adds
+    strips = ("lstrip", "rstrip", "single_word")
+    other = [t for t in tree["added_tokens"] if not t["special"] or any(map(t.get, strips))]
+    changes = tree["normalizer"] or tree["pre_tokenizer"] or adds or other
     if model.get("type") != "BPE" or not model.get("byte_fallback") or changes:
-        kind = "byte pair encodings with byte_fallback and nothing before or after"
+        kind = "byte pair encodings with byte_fallback, special tokens and nothing else"
         raise InputError(f"tokenizer: a page reads {kind}, as `gateloop train` makes them")
     pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
     special = {token["content"]: token["id"] for token in tree["added_tokens"]}

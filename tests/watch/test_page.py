@@ -159,7 +159,13 @@ def test_a_tokenizer_that_a_page_cannot_run(tmp_path):
     save_tiny_model(tmp_path / "model")
     file = tmp_path / "model" / "tokenizer.json"
     whole = json.loads(file.read_text())
-    for changed in ({"normalizer": {"type": "NFC"}}, {"pre_tokenizer": {"type": "Whitespace"}}):
+    added, letter = whole["added_tokens"], {"content": "a", "id": whole["model"]["vocab"]["a"]}
+    for changed in (
+        {"normalizer": {"type": "NFC"}},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+        {"added_tokens": [*added, added[0] | letter | {"special": False}]},
+        {"added_tokens": [*added, added[0] | letter | {"lstrip": True}]},
+    ):
         file.write_text(json.dumps(whole | changed))
         assert "encodings with byte_fallback" in refusal(page, *gl.load(file.parent), file)
 
@@ -191,6 +197,9 @@ def test_in_a_browser(tmp_path):
         assert tab.locator(".wipe").is_disabled()  # the view is at the answer
         tab.locator(".words [data-kind=prompt]", has_text="c").first.click()
         tab.wait_for_selector(".guesses:has-text('block 2')")
+        tab.evaluate("['.wipe', '.stop'].map((name) => document.querySelector(name).click())")
+        tab.wait_for_selector(".stop:disabled")
+        assert tab.locator(".forget").is_hidden()  # a cut answer is not compared
         tab.click(".wipe")
         tab.wait_for_selector(".forget:not([hidden])")
         assert tab.locator(".original span").count() == 200

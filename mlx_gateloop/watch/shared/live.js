@@ -220,7 +220,9 @@ class Page {
   /** Write the last answer again without a word, beside the first one. */
   async #wipe() {
     const positions = this.word;
-    const { original, answer } = await this.writing.call("without", { positions });
+    const answers = await this.writing.call("without", { positions });
+    if (!answers) return; // stopped: there is nothing whole to compare
+    const { original, answer } = answers;
     this.find("forget").hidden = false;
     this.view.forget({ left_out: positions, answer, ...differing(original, answer) });
   }

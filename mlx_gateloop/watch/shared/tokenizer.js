@@ -8,8 +8,8 @@ export class Tokenizer {
     this.special = new Map(Object.entries(special));
     this.ids = new Map(pieces.map((piece, id) => [piece, id]));
     this.ranks = new Map(merges.map(([a, b], rank) => [`${a}\0${b}`, rank]));
-    this.ending = new Set(this.special.values());
-    const escaped = [...this.special.keys()].map((name) => name.replace(/[|<>]/g, "\\$&"));
+    const names = [...this.special.keys()].sort((a, b) => b.length - a.length); // the longest wins
+    const escaped = names.map((name) => name.replace(/\W/g, "\\$&"));
     this.#special = new RegExp(`(${escaped.join("|") || "(?!)"})`);
   }
 
