@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.data import python_source, wikitext
-from mlx_gateloop.data.documents import Conversation, Document, read_documents
+from mlx_gateloop.data.documents import Conversation, Document, read_documents, texts
 from mlx_gateloop.errors import InputError
 
-PARTS = ("train.jsonl", "valid.jsonl", "test.jsonl")  # in a folder, as `mlx_lm.lora` names them
+PARTS = ("train", "valid", "test")  # files in a folder, as `mlx_lm.lora` names them
+FORMATS = (".jsonl", ".txt")  # of such files
 TEST_FRACTION = 0.05  # share of the files of `python-source`
+SKEW = 3  # a validation part of so many times its share is too large, one of a third too small
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,11 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
     Args:
         source: A text file, a `.jsonl` file (a line is {"text": ...}, {"prompt": ...,
             "completion": ...} or {"messages": [...]}, the last two perhaps with "tools"), a folder
-            of them, of parts (`train.jsonl`, `valid.jsonl`, perhaps `test.jsonl`) or of WikiText's
-            files, or a name: `python-source` (of this Python) or `wikitext-103` (from the Hugging
-            Face hub).
-        validation_fraction: Share of the documents, between 0 and 1.
+            of them, of parts (`train.jsonl`, `valid.jsonl`, perhaps `test.jsonl`, or as `.txt`) or
+            of WikiText's files, or a name: `python-source` (of this Python) or `wikitext-103` (from
+            the Hugging Face hub).
+        validation_fraction: Share of the documents, or of each text where those documents would
+            have a very different share of the text; between 0 and 1.
     """
     if not 0 < validation_fraction < 1:
         raise InputError(f"validation_fraction: expected from 0 to 1, got {validation_fraction}")
@@ -45,23 +48,37 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
         return Corpus(*wikitext.read_parts(wikitext.download()))
     if wikitext.is_wikitext(Path(source)):
         return Corpus(*wikitext.read_parts(Path(source)))
-    files = [Path(source) / name for name in PARTS]
-    if all(file.is_file() for file in files[:2]):
-        return Corpus(*(read_documents(str(file)) for file in files if file.exists()))
-    if files[0].is_file() and (others := {*Path(source).glob("[!.]*.jsonl")} - {files[0]}):
-        advice = f"add {PARTS[1]}, or give {PARTS[0]} another name"
-        raise InputError(f"{source}: has {PARTS[0]} and {min(others).name}; {advice}")
-    return split(read_documents(source), validation_fraction)
+    if parts := _parts(Path(source)):
+        return Corpus(*map(read_documents, parts))
+    for suffix in FORMATS:
+        first = Path(source) / f"train{suffix}"
+        if first.is_file() and (others := {*Path(source).glob(f"[!.]*{suffix}")} - {first}):
+            advice = f"add valid{suffix}, or give {first.name} another name"
+            raise InputError(f"{source}: has {first.name} and {min(others).name}; {advice}")
+    documents = read_documents(source)
+    corpus = split(documents, validation_fraction)
+    size, held = (sum(map(len, texts(part))) for part in (documents, corpus.validation))
+    is_fair = validation_fraction / SKEW <= held / size <= validation_fraction * SKEW
+    chats = not any(isinstance(document, str) for document in documents)
+    return corpus if is_fair or chats else _cut(documents, validation_fraction)
 
 
 def load_documents(source: str) -> list[Document]:
     """Read all documents of a corpus, whichever part they belong to; see `load_corpus`."""
     path = Path(source)
-    has_parts = wikitext.is_wikitext(path) or all((path / name).is_file() for name in PARTS[:2])
-    if source in ("python-source", "wikitext-103") or has_parts:
+    if source in ("python-source", "wikitext-103") or wikitext.is_wikitext(path) or _parts(path):
         corpus = load_corpus(source)
         return [*corpus.train, *corpus.validation, *corpus.test]
     return read_documents(source)
+
+
+def _parts(folder: Path) -> list[str]:
+    """List the files of a folder's own parts; without two of them it has none."""
+    for suffix in FORMATS:
+        files = [folder / f"{part}{suffix}" for part in PARTS]
+        if all(file.is_file() for file in files[:2]):
+            return [str(file) for file in files if file.exists()]
+    return []
 
 
 def split(documents: list[Document], fraction: float) -> Corpus:
@@ -74,6 +91,11 @@ def split(documents: list[Document], fraction: float) -> Corpus:
             held_out[-1] = True
         pairs = [*zip(documents, held_out, strict=True)]
         return Corpus([d for d, held in pairs if not held], [d for d, held in pairs if held])
+    return _cut(documents, fraction)
+
+
+def _cut(documents: list[Document], fraction: float) -> Corpus:
+    """Hold out the end of each document."""
     train: list[Document] = []
     validation: list[Document] = []
     for document in documents:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -96,10 +97,15 @@ def text_files(path: Path) -> tuple[list[Path], list[Path]]:
         raise InputError(f"{path}: no such file or folder; give a path, {NAMED}")
     if not path.is_dir():
         return [path], []
+    every = (
+        Path(folder, name)
+        for folder, folders, names in os.walk(path, onerror=_refuse)
+        for name in (*folders, *names)
+    )
     found = [
         file
-        for file in path.rglob("*")
-        if (file.is_file() or file.is_symlink())  # rglob does not follow links to folders
+        for file in every
+        if (file.is_file() or file.is_symlink())  # os.walk does not follow links to folders
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
     weights = {file.parent for file in found if file.suffix == ".safetensors"}
@@ -117,9 +123,13 @@ def text_files(path: Path) -> tuple[list[Path], list[Path]]:
     return files, [*{*found} - {*files}]
 
 
+def _refuse(error: OSError) -> None:
+    raise InputError(f"{error.filename}: {error.strerror}; give a readable folder") from error
+
+
 def _read(path: Path) -> list[Document]:
     text = read_text(path)
-    if path.suffix.lower() == ".json":
+    if path.suffix.lower() in (".json", ".ndjson", ".jsonlines", ".jl"):
         advice = "name it .jsonl if each line is an object, .txt to learn its text as it is"
         raise InputError(f"{path}: JSON; {advice}")
     if path.suffix.lower() != ".jsonl":

@@ -142,6 +142,7 @@ class Run:
         progress, config = self.progress, self.config
         if pace is not None:
             self._plan(pace)
+            self._save_checkpoint()
         mx.reset_peak_memory()
         size, each = num_parameters(self.model), self.trainer.tokens_per_step
         steps = f"{self.trainer.steps:,} steps of {each:,} tokens"
@@ -150,13 +151,14 @@ class Run:
         with interrupt_flag() as stop, bar:
             while not self._finished():
                 self._step(bar)
-                if pace is not None and pace.is_due(progress.step):
+                if planned := pace is not None and pace.is_due(progress.step):
                     self._plan(pace)
                     bar.total = self.trainer.steps
                 if self._is_due(config.eval_every):
                     self._validate()
                 stopping = self.world.any(stop.is_set(), "signal to stop")
-                if self._is_due(config.checkpoint_every) or self._finished() or stopping:
+                # After the validation, which a resumed run would not make up for.
+                if planned or self._is_due(config.checkpoint_every) or self._finished() or stopping:
                     self._save_checkpoint()
                 if stopping and not self._finished():
                     if progress.best_loss == float("inf"):
@@ -193,7 +195,6 @@ class Run:
         self.trainer.steps = config.total_steps(0)
         self.optimizer.schedules = schedules(config.optimizer, self.trainer.steps)
         self.identity["config"] = config.to_dict()
-        self._save_checkpoint()
         self.output.save_config(config.to_dict())
 
     def _finished(self) -> bool:

@@ -22,6 +22,8 @@ WARM_UP = 0.05  # share of the time
 RESERVE = 0.03  # share of the time for the last validation and files
 SHORTEST = 0.1  # minutes
 HELD_OUT = 400_000  # bytes of text at most
+NAMED_SIZE = 10_000_000  # bytes of `python-source`; what else is no file has parts of its own
+VALIDATING = 0.1  # share of the time at most
 READING = 0.2  # share of the time at most; the text is read twice
 DECIDED = {"steps", "epochs", "weights", "optimizer.warmup_steps", "optimizer.knots"}
 REPEATED = 15.4  # R*, passes after which a text teaches little more
@@ -100,7 +102,7 @@ def choose(
     if given := DECIDED & overrides.keys():
         raise InputError(f"--minutes: decides {given.pop()}; leave it out")
     pace = Pace(60 * minutes - (time.monotonic() - began))
-    size = 0
+    size = NAMED_SIZE
     with suppress(InputError):  # a name, or a folder in another format
         size = sum(path.stat().st_size for path in text_files(Path(data))[0])
     held_out = min(0.1, HELD_OUT / max(1, size))  # each validation takes its time
@@ -131,7 +133,8 @@ def choose(
         with suppress(InputError):  # carry_state and others need 0, the family has none
             config = shaped(base | {"model.dropout": dropout}, *shape)
     steps = max(1, round(60 * minutes / seconds))
-    every = base.get("eval_every", max(1, steps // 8))
+    least = math.ceil(validation / seconds / VALIDATING)
+    every = base.get("eval_every", max(1, steps // 8, min(steps, least)))
     config = replace(config, steps=steps, eval_every=every)
     model = config.model_args(vocab_size=1)
     regularized = f", dropout {config.model['dropout']}" if "dropout" in config.model else ""

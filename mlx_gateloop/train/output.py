@@ -23,7 +23,7 @@ import yaml
 from tqdm import tqdm
 
 from mlx_gateloop.errors import InputError, one_line
-from mlx_gateloop.io.files import contents, flush, locked, sweep, write_text
+from mlx_gateloop.io.files import contents, flush, locked, require_writable, sweep, write_text
 from mlx_gateloop.io.models import SAVING
 from mlx_gateloop.train.reporters import Reporter
 
@@ -64,6 +64,7 @@ class Output:
             if has_checkpoint(directory):
                 what, more = "another run", ", or --resume"
             raise InputError(f"{directory}: already holds {what}; choose a new directory{more}")
+        require_writable(directory / "config.yaml")
 
     @contextmanager
     def start(self, config: dict[str, object]) -> Iterator[None]:

@@ -34,7 +34,7 @@ class TunedState:
     loss: float  # on validation with the state, nats per target
     loss_before: float  # from the zero state
     rate: float  # Adam's, in units of the layer's own states
-    scale: float  # factor of what was learned
+    scale: float  # factor of what was learned; 0 if nothing was better than the zero state
 
 
 def tune_state(
@@ -92,7 +92,8 @@ def tune_state(
         trials = [(tuner.learn(r, max(1, steps // TRIAL), every, patience)[0], r) for r in RATES]
         rate = min(trials)[1]
         _, states = tuner.learn(rate, steps, every, patience)
-        loss, scale = min((tuner.validate(scaled(s, states)), s) for s in SCALES)
+        found = [(before, 0.0), *((tuner.validate(scaled(s, states)), s) for s in SCALES)]
+        loss, scale = min(found)
     report(f"validation loss {loss:.4f} with rate {rate} and scale {scale}")
     return TunedState(tuner.state_of(scaled(scale, states)), loss, before, rate, scale)
 

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_gateloop.data import Corpus, load_corpus, load_documents, num_bytes
+from mlx_gateloop.data.corpus import SKEW
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
 
@@ -78,6 +80,15 @@ def test_both_parts_have_documents(tmp_path_factory, count, fraction):
         assert joined == documents
 
 
+@given(sizes=st.lists(st.integers(1, 5000), min_size=2), fraction=st.floats(0.02, 0.5))
+def test_validation_has_about_its_share_of_the_text(tmp_path_factory, sizes, fraction):
+    source = tmp_path_factory.mktemp("corpus") / "a.jsonl"
+    corpus = load_corpus(write_jsonl(source, [{"text": "x" * size} for size in sizes]), fraction)
+    share, size = fraction * sum(sizes), sum(map(len, corpus.validation))
+    assert share / SKEW <= size <= share * SKEW + len(sizes)  # each is cut at a whole letter
+    assert size + sum(map(len, corpus.train)) == sum(sizes)
+
+
 BAD = [
     ("missing.txt", None, "no such file or folder"),
     ("empty.txt", b" \n\n", "contains no text"),
@@ -92,6 +103,7 @@ BAD = [
     ("a.jsonl", b'{"prompt": "a", "completion": "b", "tools": [1]}\n', r"a.jsonl:1: expected"),
     ("a.jsonl", b'{"prompt": "\\ud800", "completion": "b"}\n', r"a.jsonl:1: half of"),
     ("a.jsonl", b"\n\n", "contains no text"),
+    ("a.ndjson", b'{"text": "x"}\n', "JSON; name it .jsonl"),
 ]
 
 
@@ -105,17 +117,34 @@ def test_bad_files(tmp_path, name, content, message):
     assert re.search(message, line)
 
 
-def test_a_folder_may_have_the_parts_that_mlx_lm_names(tmp_path):
+@pytest.mark.parametrize(("suffix", "other"), [(".jsonl", ".txt"), (".txt", ".md")])
+def test_a_folder_may_have_parts(tmp_path, suffix, other):
     for name in ("train", "valid", "test"):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": name}) + "\n")
+        text = json.dumps({"text": name}) if suffix == ".jsonl" else name
+        (tmp_path / f"{name}{suffix}").write_text(text)
     assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"], ["test"])
-    (tmp_path / "notes.txt").write_text("of no part")
+    (tmp_path / f"notes{other}").write_text("of no part")
     assert load_documents(str(tmp_path)) == ["train", "valid", "test"]
-    (tmp_path / "test.jsonl").unlink()
+    (tmp_path / f"test{suffix}").unlink()
     assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"])
-    for before, name in (("valid.jsonl", "test.jsonl"), ("test.jsonl", "validation.jsonl")):
-        (tmp_path / before).rename(tmp_path / name)
-        assert f"and {name}; add valid.jsonl, or" in refusal(load_corpus, str(tmp_path))
+    for before, name in (("valid", "test"), ("test", "validation")):
+        (tmp_path / f"{before}{suffix}").rename(tmp_path / f"{name}{suffix}")
+        line = refusal(load_corpus, str(tmp_path))
+        assert f"and {name}{suffix}; add valid{suffix}, or" in line
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "a.txt").write_text("a text")
+    scan = os.scandir
+
+    def refused(path):
+        if str(path).endswith("inner"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert "inner: Permission denied; give" in refusal(load_documents, str(tmp_path))
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -1, 2])

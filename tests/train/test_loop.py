@@ -198,6 +198,7 @@ def test_killed_before_the_first_checkpoint_leaves_nothing_in_the_way(run, fails
 
 def test_a_directory_with_a_run_is_left_alone(fails, text_file, out, straight):
     fails("not a directory", text_file)
+    fails("is not a folder to write in", text_file / "run")
     fails("no checkpoint to resume", resume=True)
     shutil.copytree(straight, out)
     before = snapshot(out)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from mlx_gateloop import cli
 from mlx_gateloop.train import TrainConfig, minutes, train
+from mlx_gateloop.train.loop import Run
 from mlx_gateloop.train.minutes import PIECES, Pace, choose, predicted_loss
 from mlx_gateloop.train.optimizer import piecewise
 
@@ -73,6 +74,38 @@ def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without
     later = replace(config, steps=config.steps + 5, optimizer=later)  # a plan that was not saved
     assert train(later, str(text_file), tmp_path / "one", resume=True).steps == config.steps
     assert TrainConfig.load(tmp_path / "one" / "config.yaml") == config
+
+
+def test_a_run_killed_in_its_last_validation_makes_up_for_it(
+    text_file, tmp_path, monkeypatch, without_pictures
+):
+    validate, ticks = Run._validate, count()
+
+    def killed(run):
+        if run.progress.step == run.trainer.steps:
+            raise SystemExit
+        validate(run)
+
+    pace = Pace(600.0, lambda: 30.0 * next(ticks))
+    pace.start(20.0)
+    monkeypatch.setattr(Run, "_validate", killed)
+    with pytest.raises(SystemExit):
+        train(tiny_run(), str(text_file), tmp_path / "one", pace=pace)
+    monkeypatch.setattr(Run, "_validate", validate)
+    config = TrainConfig.load(tmp_path / "one" / "config.yaml")
+    losses = [
+        train(config, str(text_file), tmp_path / name, resume=name == "one").best_loss
+        for name in ("one", "two")
+    ]
+    assert losses[0] == losses[1]
+    same_arrays(*(tmp_path / name / "model.safetensors" for name in ("one", "two")))
+
+
+def test_validations_take_a_tenth_of_the_time_at_most(text_file, monkeypatch):
+    for seconds, every in ((0.1, 7), (2.0, 20), (9.0, 60)):
+        monkeypatch.setattr(minutes, "measured", Mock(return_value=(1.0, 10**6, seconds)))
+        config, _ = choose(str(text_file), 1, {"tokenizer.kind": "bytes"}, monotonic())
+        assert config.eval_every == every
 
 
 def test_the_model_grows_with_the_speed_and_the_text(text_file, tmp_path, monkeypatch):

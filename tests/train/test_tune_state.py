@@ -1,5 +1,6 @@
 """State tuning: gradients, frozen weights and losses."""
 
+from itertools import count
 from pathlib import Path
 
 import mlx.core as mx
@@ -61,6 +62,14 @@ def test_a_state_is_learned_and_no_weight_changes(text):
     assert tuned.loss < tuned.loss_before - 0.05
     prompt = mx.array([[7, 8, 9]])
     assert mx.abs(model(prompt, tuned.state.cache) - model(prompt)).max() > 1e-3
+
+
+def test_a_state_is_never_worse_than_none(text, monkeypatch):
+    losses = count(1.0)
+    monkeypatch.setattr(_Tuner, "validate", lambda *_: next(losses))
+    tuned = gl.tune_state(tiny(), byte_tokenizer(), text, length=20, batch_size=4, steps=2)
+    assert (tuned.loss_before, tuned.loss, tuned.scale) == (1, 1, 0)
+    assert not any(x.any() for cache in tuned.state.cache for x in cache.cache)
 
 
 def test_pieces_count_each_target_once(text):
