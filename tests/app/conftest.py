@@ -40,8 +40,7 @@ def make_engine(models_folder):
 
     def make(folder=models_folder, bounds=None, **limits):
         trusted = None if bounds else folder  # a process for every engine's tokenizer takes long
-        models = Models([folder], trusted=trusted, bounds=bounds)
-        engines.append(Engine(models, Limits(**limits)))
+        engines.append(Engine(Models([folder], trusted=trusted, bounds=bounds), Limits(**limits)))
         return engines[-1]
 
     yield make

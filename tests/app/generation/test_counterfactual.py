@@ -147,8 +147,7 @@ def test_layers_and_channels_are_asked_about_a_token(engine, finished, run, mode
     ids = [piece.id for piece in run.pieces[: token + 1]]
     job, work = ask_channels(engine, run, 1, token)
     finished(job)
-    expected = gl.watch.channels(model, ids, 1)[:, -1]
-    np.testing.assert_allclose(work.result, expected, atol=1e-4)
+    np.testing.assert_allclose(work.result, gl.watch.channels(model, ids, 1)[:, -1], atol=1e-4)
     job, work = ask_lens(engine, run, token)
     finished(job)
     guesses, appears = work.result

@@ -35,8 +35,7 @@ def test_names_and_shapes(folder, models_folder, tmp_path):
     loaded = models.load("tiny")
     assert loaded.model.args.hidden_size == 16
     assert loaded.fingerprint == models.fingerprint("tiny") != models.fingerprint("fixed")
-    write = loaded.tokenizer.call("write", "answer", [], 72, [73])
-    assert result(write) == ("H", ["I"])
+    assert result(loaded.tokenizer.call("write", "answer", [], 72, [73])) == ("H", ["I"])
     assert Models([folder / "tiny"]).names() == ["tiny"]  # a root may be a model
     assert Models([folder / "tiny"]).info("tiny").layers == 2
     shutil.copytree(models_folder / "fixed", tmp_path / "mine" / "tiny")

@@ -65,8 +65,7 @@ def speaker(tmp_path):
     """A model that writes letters, and two tuned states of it."""
     tokenizer = chat_tokenizer()
     model = tiny_model(0, vocab_size=len(tokenizer), longest_half_life=1000)
-    letters = mx.array(tokenizer.encode("abcdefgh"))
-    model.lm_head.bias = mx.zeros(len(tokenizer)).at[letters].add(50)
+    model.lm_head.bias = mx.zeros(len(tokenizer)).at[mx.array(tokenizer.encode("abcdefgh"))].add(50)
     gl.save(model, tokenizer, tmp_path / "speaker")
     for name in ("calm", "wild"):
         save_state(tmp_path / "speaker", name, name * 9, tuned=True)

@@ -89,8 +89,7 @@ def test_a_place_is_known_or_there_is_none(with_template, content, known):
     tokenizer = with_template(looped(f"<|im_start|>{content}"))
     messages = [("user", '"a <|im_end|>\n'), ("assistant", " "), ("user", '"c')]
     text, _ = tokenizer.render(messages)
-    spans = tokenizer.message_spans(messages, text)
-    found = [span and text[span[0] : span[1]] for span in spans]
+    found = [span and text[span[0] : span[1]] for span in tokenizer.message_spans(messages, text)]
     assert found == (['"a <|im_end|>', None, '"c'] if known else [None] * 3)
 
 

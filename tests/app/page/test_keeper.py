@@ -104,5 +104,4 @@ def test_a_file_that_is_too_large_is_refused():
 
 
 def test_without_a_folder_nothing_is_saved():
-    keeper = Keeper(None, Sessions(1))
-    assert keep(keeper, "s", ASKED) == Chat([ASKED], 0)
+    assert keep(Keeper(None, Sessions(1)), "s", ASKED) == Chat([ASKED], 0)

@@ -31,8 +31,7 @@ def test_a_row_is_that_of_the_trace(ask, engine, finished):
 
 
 def test_tokens_in_groups_have_no_query(ask, run, make_trace):
-    rates = np.random.default_rng(0).random((2, LONG, 3), np.float32)
-    run.trace = make_trace(rates, memory=60_000)
+    run.trace = make_trace(np.random.default_rng(0).random((2, LONG, 3), np.float32), memory=60_000)
     row = ask("row", run.id, 0, LONG - 1)
     for name in ("retention", "full"):
         assert row[name][0] is None

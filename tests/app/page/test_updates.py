@@ -143,8 +143,7 @@ def test_layers_are_listed_with_those_that_are_not_watched(run):
 
 def test_runs_of_a_conversation_share_their_beginning(chat, run):
     first, second = chat.say("one"), chat.say("two")
-    shared = len(first.pieces)
-    assert common_prefix(second, first) == {"earlier": first.id, "common": shared}
+    assert common_prefix(second, first) == {"earlier": first.id, "common": len(first.pieces)}
     assert common_prefix(run, first)["common"] == 0
     assert common_prefix(first, None) == common_prefix(first, first) == {}
 
