@@ -213,8 +213,7 @@ def test_missing_directories_are_named():
 @pytest.mark.parametrize("name", ["demo", "demo-fixed", "code"])
 def test_an_embedded_model_is_found_by_its_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    directory = local(name)
-    assert (directory / "model.safetensors").is_file()
+    assert (local(name) / "model.safetensors").is_file()
     (tmp_path / name).mkdir()
     assert local(name) == Path(name)
 

@@ -72,8 +72,7 @@ def test_gptq_and_dynamic_quant(changed):
 
 
 def test_dwq(changed, monkeypatch):
-    module = importlib.import_module("mlx_lm.quant.dwq")
-    monkeypatch.setattr(module, "load_dataset", local_dataset)
+    monkeypatch.setattr(importlib.import_module("mlx_lm.quant.dwq"), "load_dataset", local_dataset)
     sizes = ["--num-samples", 16, "--max-seq-length", 32, "--batch-size", 4]
     assert bits(changed("dwq", *sizes)) == dict.fromkeys(QUANTIZED, 4)
 

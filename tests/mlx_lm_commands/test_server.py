@@ -60,8 +60,7 @@ def test_prompts_that_share_a_beginning_read_only_what_is_new(directory, monkeyp
         prompt = [*known[:shared], 90, 91]
         cache, rest = fetch(prompts, "model", prompt)
         assert rest == prompt[goes_back_to:]
-        logits = model(mx.array([rest]), cache)[0, -1]
-        close(logits, model(mx.array([prompt]))[0, -1])
+        close(model(mx.array([rest]), cache)[0, -1], model(mx.array([prompt]))[0, -1])
     cache, rest = fetch(prompts, "model", known)
     assert rest == known[29:]
     close(model(mx.array([rest]), cache)[0, -1], model(mx.array([known]))[0, -1])

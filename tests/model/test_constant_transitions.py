@@ -68,8 +68,7 @@ def test_only_the_ablation_is_kept_from_the_kernels(options, backend, monkeypatc
 @pytest.mark.parametrize("heads", [4, 2, 1])
 def test_retnet_is_its_parallel_form(heads):
     """Q = (X W_Q) Theta, K = (X W_K) conj(Theta), (Q K^T * D) V (arXiv 2307.08621, equation 5)."""
-    layer = time_mixing("retnet", heads)
-    q, k, v, y, _ = run(layer)
+    q, k, v, y, _ = run(time_mixing("retnet", heads))
     size = SIZE // heads
     theta = 10000.0 ** (-2 * np.repeat(np.arange(size / 2), 2) / size)
     n = np.arange(LENGTH)
@@ -132,8 +131,7 @@ def test_s5_starts_at_the_eigenvalues_of_hippo_n(states):
     root = np.sqrt(2 * n + 1)
     legs = -np.tril(np.outer(root, root), -1) - np.diag(n + 1)
     rank_one = np.sqrt(n + 0.5)
-    normal = legs + np.outer(rank_one, rank_one)
-    eigenvalues = np.linalg.eigvals(normal)
+    eigenvalues = np.linalg.eigvals(legs + np.outer(rank_one, rank_one))
     eigenvalues = eigenvalues[eigenvalues.imag > 0]
     np.testing.assert_allclose(eigenvalues.real, np.full(states, -0.5), atol=1e-9)
     np.testing.assert_allclose(hippo(states), np.sort(eigenvalues.imag), rtol=1e-9)

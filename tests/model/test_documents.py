@@ -33,8 +33,7 @@ def check(model):
             read.append(model(packed[:, part], cache, starts[:, part]))
         close(mx.concatenate(read, 1), alone)
         if back := trim_prompt_cache(cache, 3):
-            again = model(packed[:, -back:], cache, starts[:, -back:])
-            close(again, alone[:, -back:])
+            close(model(packed[:, -back:], cache, starts[:, -back:]), alone[:, -back:])
 
     together = mx.grad(loss)(parameters, packed, None, starts)
     parts = [mx.grad(loss)(parameters, document) for document in documents]

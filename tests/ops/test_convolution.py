@@ -21,8 +21,7 @@ def test_it_is_the_scan(case, dtype):
     q, k, v, a, _ = inputs(case, dtype)
     a = a[0, 0]
     found = gl.ops.convolve(q, k, v, a)
-    at_every_step = mx.broadcast_to(a, (*q.shape[:2], *a.shape))
-    expected = gl.gate_loop(q, k, v, at_every_step, mode="scan")
+    expected = gl.gate_loop(q, k, v, mx.broadcast_to(a, (*q.shape[:2], *a.shape)), mode="scan")
     for got, want in zip(found, expected, strict=True):
         assert got.dtype == want.dtype
         assert error(got, as_numpy(want)) < (2**-10 if got.dtype == mx.float16 else 5e-6)

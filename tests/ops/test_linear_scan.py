@@ -50,8 +50,7 @@ def test_states_and_gradients_are_the_loops(
             monkeypatch.setattr(scan, "_scan_chunks", None)  # must not be reached
     elif backend not in BACKENDS:
         kernels, backend = kernels_of(backend), "metal"
-        there = BACKENDS[backend]._replace(why_missing=lambda: None)
-        monkeypatch.setitem(BACKENDS, backend, there)
+        monkeypatch.setitem(BACKENDS, backend, BACKENDS[backend]._replace(why_missing=lambda: None))
         monkeypatch.setattr(gpu, "kernels", lambda _: kernels)
     rng, shape = np.random.default_rng(length), (2, length, 3, 2)
     is_complex = complex_a or complex_x or complex_h0

@@ -28,8 +28,7 @@ def draw(tmp_path, records):
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_picture_for_every_length_of_log(tmp_path, count):
-    png = draw(tmp_path, RECORDS[:count])
-    assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert draw(tmp_path, RECORDS[:count]).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert {path.name for path in tmp_path.iterdir()} == {"log.jsonl", "curves.png"}
 
 

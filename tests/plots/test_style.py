@@ -6,8 +6,7 @@ from mlx_gateloop.plots.style import COLOURS, add_ranked_legend, line_style, new
 
 
 def test_lines_differ_beyond_the_colours():
-    styles = {tuple(line_style(number).items()) for number in range(2 * COLOURS)}
-    assert len(styles) == 2 * COLOURS
+    assert len({tuple(line_style(number).items()) for number in range(2 * COLOURS)}) == 2 * COLOURS
 
 
 @pytest.mark.parametrize(("height", "names"), [((), "bca"), ((max,), "cab")])

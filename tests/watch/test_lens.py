@@ -20,8 +20,7 @@ def test_each_row_is_a_model_of_the_first_blocks(name):
         model.model.layers = blocks[:count]
         close(row, model(text)[0])
     model.model.layers = blocks
-    top = gl.watch.lens(model, text[0], top=3)
-    ranked = np.take_along_axis(logits, top, -1)
+    ranked = np.take_along_axis(logits, gl.watch.lens(model, text[0], top=3), -1)
     assert (np.diff(ranked) <= 0).all()
     assert (ranked[..., 0] == logits.max(-1)).all()
 

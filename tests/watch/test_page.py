@@ -189,8 +189,7 @@ def test_in_a_browser(tmp_path):
         tab.fill(".prompt", HOSTILE)
         tab.press(".prompt", "Enter")
         tab.wait_for_selector(".stop:disabled")
-        answer = tab.locator(".words [data-kind=answer]")
-        assert answer.count() == 200
+        assert tab.locator(".words [data-kind=answer]").count() == 200
         assert tab.title().startswith("model")
         assert HOSTILE.split("\u202e")[0] in tab.inner_text(".words")
         assert tab.locator(".words img").count() == 0

@@ -24,8 +24,7 @@ def test_sums_are_exact_between_groups(tokens):
     assert groups.sum() == tokens
     assert (np.diff(groups) <= 0).all()  # older groups are larger
     edges = np.concatenate([[0], groups.cumsum()])
-    exact = np.add.reduceat(values.astype(np.float64), edges[:-1])
-    assert rows == pytest.approx(exact, rel=1e-5)
+    assert rows == pytest.approx(np.add.reduceat(values.astype(np.float64), edges[:-1]), rel=1e-5)
     assert np.array_equal(levels.read(max(tokens - 8, 0), tokens), values[-8:])
     for start, stop in [(0, tokens), (tokens // 3, tokens // 2 + 1), (tokens - 1, tokens)]:
         even = levels.read(start, stop)

@@ -25,8 +25,7 @@ def trace_and_rates(tokens, max_bytes, window=32, channels=8):
 
 def test_a_reset_forgets_everything_before_it():
     a = np.array([[0.9, 0.9], [0.9, 0.5], [1e-30, 1e-30], [0.8, 0.8]])
-    columns = np.stack([-np.log(a), 0 * a, a**0, a**0])[:, None]
-    trace = trace_with(columns)
+    trace = trace_with(np.stack([-np.log(a), 0 * a, a**0, a**0])[:, None])
     magnitude, full = trace.remembered(0, 3)
     assert magnitude == pytest.approx([0, 0, 0.8, 1.0])
     assert full == pytest.approx([0, 0, 1.6, 2.0])
@@ -72,8 +71,7 @@ def test_100_000_tokens_of_12_times_624_channels_fit_in_256_megabytes_in_groups_
     mean, full = trace.remembered(0, 99_999)
     edges = np.arange(63, 64_000, 64 * 25)  # the last token of a group: nothing of it is shared out
     since = rates[::-1].astype(np.float64).cumsum(0)[::-1]
-    exact = np.exp(-since[edges + 1]).mean(1)
-    assert mean[edges] == pytest.approx(exact, rel=1e-4)
+    assert mean[edges] == pytest.approx(np.exp(-since[edges + 1]).mean(1), rel=1e-4)
     assert np.isnan(full[:-256]).all()
     assert not np.isnan(full[-256:]).any()
 

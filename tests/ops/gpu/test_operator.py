@@ -329,8 +329,7 @@ def test_sequences_and_states_beyond_31_bits_are_refused(length, sizes):
 
 
 def test_auto_takes_the_gpu_that_is_the_default_device(monkeypatch):
-    device = type("Device", (), {"type": mx.gpu})
-    monkeypatch.setattr(mx, "default_device", lambda: device)
+    monkeypatch.setattr(mx, "default_device", lambda: type("Device", (), {"type": mx.gpu}))
     for there in ("metal", "cuda"):
         only(monkeypatch, there)
         assert backends.choose("auto") is backends.BACKENDS[there]

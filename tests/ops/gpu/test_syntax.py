@@ -32,14 +32,12 @@ def complaints(text):
 @pytest.mark.parametrize("shape", [(2, 100, 40), SMALL])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_kernels(variant, shape):
-    found = texts("metal", launch, variant, shape)
-    assert [complaints(text) for _, text in found] == [[]] * 3
+    assert [complaints(text) for _, text in texts("metal", launch, variant, shape)] == [[]] * 3
 
 
 @pytest.mark.parametrize("variant", HEADS)
 def test_the_kernels_of_heads(variant):
-    found = texts("metal", launch_heads, variant)
-    assert [complaints(text) for _, text in found] == [[]] * 5
+    assert [complaints(text) for _, text in texts("metal", launch_heads, variant)] == [[]] * 5
 
 
 HEADER = "inline float first(const device float* p) { return *p; }\n"
