@@ -66,8 +66,7 @@ def test_a_dry_run_says_what_training_would_cost_and_writes_nothing(work, capsys
 @pytest.mark.parametrize("largest", [4, 70000])
 def test_a_tokenizer_that_leaves_out_ids_has_a_row_for_the_largest(largest, work, capsys):
     (work / "words.txt").write_text("a b c " * 300)
-    tokenizer = sparse_tokenizer(largest)
-    tokenizer.save_pretrained(work / "tokenizer")
+    sparse_tokenizer(largest).save_pretrained(work / "tokenizer")
     assert main([*TRAIN, "--data", "words.txt", "--steps", "1", *OWN_TOKENIZER]) == 0
     model, loaded = gl.load("run")
     assert model.args.vocab_size == largest + 1

@@ -19,16 +19,14 @@ def model(tmp_path, monkeypatch):
 
 def test_watch_streams_and_leaves_trace_picture_and_page(model, capsys):
     options = ["--temperature", "0", "--max-tokens", "8"]
-    argv = ["watch", "--model", "model", "--prompt", "1 plus", *options]
-    assert main(argv) == 0
+    assert main(["watch", "--model", "model", "--prompt", "1 plus", *options]) == 0
     shown = capsys.readouterr()
     files = ["trace.npz", "transitions.png", "view.html"]
     assert shown.out.splitlines()[-3:] == [f"watched/{name}" for name in files]
     (line,) = [line for line in shown.err.splitlines() if "not watched" in line]
     assert line.startswith("model.layers.0.self_attn and 1 more: not watched: attention")
     assert (model.parent / "watched" / "transitions.png").read_bytes()[:4] == b"\x89PNG"
-    page = (model.parent / "watched" / "view.html").read_text()
-    assert str(model) not in page
+    assert str(model) not in (model.parent / "watched" / "view.html").read_text()
     with np.load("watched/trace.npz") as trace:
         layers, tokens, channels = trace["magnitude"].shape
         assert (layers, channels) == (2, 4)

@@ -59,5 +59,4 @@ def test_last_inputs_equals_the_definition(seed, tokens, count):
 
 def test_exact_upto_a_span():
     test = samples([[0, 0, 0, 0]], [[5, 4, 4, 2]], [[1, 2, 3, 9]])
-    scores = [baselines.exact_upto(TRAINING, test, span) for span in range(4)]
-    assert scores == [0.25, 0.5, 0.75, 1]
+    assert [baselines.exact_upto(TRAINING, test, span) for span in range(4)] == [0.25, 0.5, 0.75, 1]

@@ -76,8 +76,7 @@ def test_both_parts_have_documents(tmp_path_factory, count, fraction):
         numbers = [documents.index(text) for text in corpus.validation]
         assert np.ptp(np.diff([-1, *numbers])) <= 1, "spread evenly"
     else:  # too few for whole documents: each is cut
-        joined = [a + b for a, b in zip(corpus.train, corpus.validation, strict=True)]
-        assert joined == documents
+        assert [a + b for a, b in zip(corpus.train, corpus.validation, strict=True)] == documents
 
 
 @given(sizes=st.lists(st.integers(1, 5000), min_size=2), fraction=st.floats(0.02, 0.5))

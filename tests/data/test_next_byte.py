@@ -44,8 +44,7 @@ def test_seeds_move_the_parts_so_that_no_two_tests_overlap(tmp_path, source):
         {row.tobytes() for part in (task.validation, task.test) for row in part.inputs}
         for task in tasks
     ]
-    trained = {row.tobytes() for row in tasks[0].training.inputs}
-    assert not trained & held_out[0]
+    assert not {row.tobytes() for row in tasks[0].training.inputs} & held_out[0]
     assert not any(held_out[0] & other for other in held_out[1:])
 
 

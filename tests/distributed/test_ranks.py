@@ -51,8 +51,7 @@ def test_exchanges(nursery, size):
         least, most = (1e-6, 0.02) if "bfloat16" in name else (-1, 1e-6)
         assert least < distance < most * size, name
     for rank, answer in enumerate(answers):
-        gathered = [{"rank": other, "text": "ä" * other} for other in range(size)]
-        assert answer["gathered"] == gathered
+        assert answer["gathered"] == [{"rank": other, "text": "ä" * other} for other in range(size)]
         assert answer["first"] == [0, math.inf]
         assert answer["sum"] == [number * size * (size + 1) // 2 for number in range(5)]
         assert answer["any"] == [True, False]

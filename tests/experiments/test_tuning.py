@@ -120,8 +120,7 @@ def test_trials_see_no_test_samples_and_no_samples_of_the_runs(tmp_path, monkeyp
     assert all(len(task.test) == 8 for _, task in others)
     apart = experiment.make_task(tuning.APART)
     assert trial.training.inputs.tolist() == apart.training.inputs.tolist()
-    drawn = {task.sha256 for _, task in seen}
-    assert len(drawn) == 3
+    assert len({task.sha256 for _, task in seen}) == 3
 
 
 def test_a_trial_that_diverges_is_counted_and_never_chosen(out):

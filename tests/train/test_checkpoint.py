@@ -29,8 +29,7 @@ def path(tmp_path):
 
 def test_everything_comes_back(path):
     model, optimizer = model_and_optimizer(seed=1)
-    update = make_update(model, optimizer, 1.0)
-    update(model.parameters(), 0, mx.array(1.0))
+    make_update(model, optimizer, 1.0)(model.parameters(), 0, mx.array(1.0))
     save_checkpoint(path, model, optimizer, PROGRESS, RUN)
     drawn = mx.random.uniform(shape=(5,))
     expected = tree_flatten([model.parameters(), optimizer.state])

@@ -55,8 +55,7 @@ def test_a_run_with_no_time_left_takes_one_step_or_is_refused():
 
 def test_rates_are_linear_between_knots():
     rate = piecewise(2.0, [(0, 0.0), (4, 1.0), (8, 0.0)])
-    found = [rate(step) for step in (0, 3, 4, 7)]
-    assert found == pytest.approx([0.25, 1.75, 1.75, 0.25])
+    assert [rate(step) for step in (0, 3, 4, 7)] == pytest.approx([0.25, 1.75, 1.75, 0.25])
 
 
 def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without_pictures):
@@ -163,8 +162,7 @@ def test_steps_of_several_batches_count(text_file, monkeypatch, capsys):
 
 
 def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):
-    line = refusal(choose, str(text_file), 0, {}, 0)
-    assert line == "--minutes: expected 0.1 to 100,000, got 0"
+    assert refusal(choose, str(text_file), 0, {}, 0) == "--minutes: expected 0.1 to 100,000, got 0"
     assert "hidden_size" in refusal(choose, str(text_file), 1, {"model.hidden_size": {"a": 1}}, 0)
     for key in minutes.DECIDED:
         assert f"decides {key};" in refusal(choose, str(text_file), 1, {key: 1}, 0)

@@ -25,8 +25,7 @@ def test_the_best_weights_score_as_the_log_says(tmp_path):
     records = read_json_lines(tmp_path / "out" / "log.jsonl")
     scores = {r["validation_loss"]: r["accuracy"] for r in records if "accuracy" in r}
     assert len(scores) == 10
-    model = load_model(tmp_path / "out")
-    score = evaluate_task(model, task.validation, 4)
+    score = evaluate_task(load_model(tmp_path / "out"), task.validation, 4)
     assert score.loss_nats == pytest.approx(result.best_loss, abs=1e-6) == min(scores)
     assert score.accuracy == scores[result.best_loss]
     assert score.accuracy > 0.7
