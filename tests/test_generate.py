@@ -95,8 +95,7 @@ def test_settings_reach_the_sampler(model_and_tokenizer):
 
 def test_chat_and_empty_prompts_and_speed(model_and_tokenizer):
     speed = Speed()
-    messages = [{"role": "user", "content": "hello"}]
-    text(model_and_tokenizer, messages, speed=speed)
+    text(model_and_tokenizer, [{"role": "user", "content": "hello"}], speed=speed)
     assert speed.prompt_tokens > len("hello")
     assert speed.tokens > 0
     assert speed.tokens_per_second > 0

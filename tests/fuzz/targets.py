@@ -98,8 +98,7 @@ def _parquet(folder):
 
 
 def _sentencepiece(folder):
-    pieces = trained_pieces(["one text", "and another text"] * 3, 275)
-    (folder / "pieces.model").write_bytes(pieces)
+    (folder / "pieces.model").write_bytes(trained_pieces(["one text", "and another text"] * 3, 275))
 
 
 def _read_pieces(path):

@@ -37,8 +37,7 @@ def save_shards(folder, tensors, shards):
     for file in set(weight_map.values()):
         part = {n: tensor.contiguous() for n, tensor in tensors.items() if weight_map[n] == file}
         save_file(part, folder / file)
-    index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": weight_map}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
 
 class Hostile:

@@ -54,8 +54,7 @@ def test_a_file_gives_names_shapes_dtypes_and_values(tmp_path, name):
     assert checkpoint.tensor("brain").dtype == mx.bfloat16
     assert values(checkpoint) == values(checkpoint) == VALUES
     assert checkpoint.notes == []
-    digest = hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
-    assert checkpoint.hashes() == {name: digest}
+    assert checkpoint.hashes() == {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()}
 
 
 def test_a_directory_with_an_index_is_read_shard_by_shard(tmp_path):

@@ -104,8 +104,7 @@ def test_what_cannot_be_chosen_is_named(tmp_path):
 def test_a_part_of_a_larger_model_is_named(prefix, kind):
     for name in ("layers.0.0.fn.to_a.0.weight", "layers.0.gamma.weight"):
         shapes = {"criterion.weight": (1,), f"{prefix}.{name}": (2, 2)}
-        message = refusal(detect, shapes, kind)
-        assert f"under the prefix '{prefix}'" in message
+        assert f"under the prefix '{prefix}'" in refusal(detect, shapes, kind)
     assert "--layers converts them" in refusal(detect, {f"{prefix}.to_qkva.0.weight": (2, 2)}, kind)
 
 
