@@ -1,5 +1,7 @@
 """Tiny models with random weights, and engines on them."""
 
+import asyncio
+import inspect
 import time
 
 import pytest
@@ -12,6 +14,15 @@ from benchmarks.embedded_models import library
 from mlx_gateloop.generate import Sampling
 
 PATIENCE = 120  # seconds; a busy machine may need many of them
+
+
+def pytest_pyfunc_call(pyfuncitem):
+    """Run tests that are coroutines."""
+    if not inspect.iscoroutinefunction(test := pyfuncitem.obj):
+        return None
+    names = inspect.signature(test).parameters
+    asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope="session")

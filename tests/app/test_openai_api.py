@@ -137,19 +137,16 @@ def test_a_password_is_the_key(make_client, monkeypatch, path):
         assert answer.status_code == status
 
 
-def test_twenty_at_once_get_the_answers_of_one_and_the_next_is_told_to_wait(make_client):
+async def test_twenty_at_once_get_the_answers_of_one_and_the_next_is_told_to_wait(make_client):
     sampled = GREEDY | {"temperature": 1, "stream": True}
     bodies = [sampled | {"seed": seed} for seed in range(20)]
-
-    async def scene():
-        transport = httpx.ASGITransport(make_client().app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-            ask = partial(client.post, CHAT)
-            alone = [text_of((await ask(json=body)).content) for body in bodies]
-            together = await asyncio.gather(*(ask(json=body) for body in bodies))
-            assert [text_of(answer.content) for answer in together] == alone
-            assert len(set(alone)) > 10
-            more = [body | {"stream": False} for body in bodies * 3]
-            return {each.status_code for each in await asyncio.gather(*(ask(json=b) for b in more))}
-
-    assert asyncio.run(scene()) == {200, 503}
+    transport = httpx.ASGITransport(make_client().app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+        ask = partial(client.post, CHAT)
+        alone = [text_of((await ask(json=body)).content) for body in bodies]
+        together = await asyncio.gather(*(ask(json=body) for body in bodies))
+        assert [text_of(answer.content) for answer in together] == alone
+        assert len(set(alone)) > 10
+        more = [body | {"stream": False} for body in bodies * 3]
+        answers = await asyncio.gather(*(ask(json=body) for body in more))
+        assert {answer.status_code for answer in answers} == {200, 503}

@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from shutil import copytree
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import mlx.core as mx
 import pytest
@@ -99,20 +99,14 @@ def test_the_queue_is_bounded_and_leaves_at_once(make_engine, finished, until):
     assert finished(waiting[1]).text == finished(another).text != ""
 
 
-def test_who_leaves_while_waiting_cancels_the_run(engine, until):
-    async def scene(run):
-        task = asyncio.create_task(run.ended())
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return run
-
-    async def is_left():
-        return True
-
-    until(run := asyncio.run(scene(engine.enqueue("fixed", None))))
+async def test_who_leaves_while_waiting_cancels_the_run(engine, until):
+    task = asyncio.create_task((run := engine.enqueue("fixed", None)).ended())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    until(run)
     assert run.stopped
-    asyncio.run((run := ask(engine)).ended(is_left))
+    await (run := ask(engine)).ended(AsyncMock(return_value=True))
     assert run.stopped
 
 

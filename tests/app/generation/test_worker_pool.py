@@ -6,7 +6,7 @@ import threading
 from mlx_gateloop.app.generation.worker_pool import WorkerPool
 
 
-def test_work_is_done_one_at_a_time_beside_the_loop_and_bounded():
+async def test_work_is_done_one_at_a_time_beside_the_loop_and_bounded():
     pool, go_on, begun = WorkerPool(threads=1, max_jobs=2), threading.Event(), []
 
     def slow():
@@ -14,14 +14,11 @@ def test_work_is_done_one_at_a_time_beside_the_loop_and_bounded():
         assert go_on.wait(120)
         return len(begun)
 
-    async def work():
-        two = [asyncio.create_task(pool(slow)) for _ in range(2)]
-        while not begun:
-            await asyncio.sleep(0.01)  # the loop goes on
-        assert await pool(slow) is None
-        go_on.set()
-        assert await asyncio.gather(*two) == [1, 2]
-        assert await pool(slow) == 3
-
-    asyncio.run(work())
+    two = [asyncio.create_task(pool(slow)) for _ in range(2)]
+    while not begun:
+        await asyncio.sleep(0.01)  # the loop goes on
+    assert await pool(slow) is None
+    go_on.set()
+    assert await asyncio.gather(*two) == [1, 2]
+    assert await pool(slow) == 3
     assert {*begun} == {begun[0]} != {threading.main_thread()}

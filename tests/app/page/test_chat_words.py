@@ -82,18 +82,14 @@ def test_what_a_word_needed(ask, updates, run):
     assert ask("depends", run.id, len(found)) is None
 
 
-def test_another_word_ends_the_work_for_the_one_before(run, engine, updates):
-    async def both():
-        component, go_on = chat_words.chat_words(engine, updates), threading.Event()
-        engine.enqueue("tiny", Probe(lambda _: [go_on.wait()]))  # so that neither is done too early
-        first, second = (asyncio.ensure_future(component.depends([run.id, n])) for n in (3, 4))
-        await asyncio.wait([first], timeout=10)
-        go_on.set()
-        return await first, await second
-
-    first, second = asyncio.run(both())
-    assert first is None
-    assert len(second["losses"]) == 4
+async def test_another_word_ends_the_work_for_the_one_before(run, engine, updates):
+    component, go_on = chat_words.chat_words(engine, updates), threading.Event()
+    engine.enqueue("tiny", Probe(lambda _: [go_on.wait()]))  # so that neither is done too early
+    first, second = (asyncio.ensure_future(component.depends([run.id, n])) for n in (3, 4))
+    await asyncio.wait([first], timeout=10)
+    go_on.set()
+    assert await first is None
+    assert len((await second)["losses"]) == 4
 
 
 def test_a_run_that_is_no_longer_kept_takes_no_memory(make_engine, make_chat, until, asking):

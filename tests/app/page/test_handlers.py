@@ -47,8 +47,8 @@ def chat(handlers, text, session, history=(), model="tiny", **values):
     return handlers.chat(text, [*history], session, model, "", **VALUES | values)
 
 
-def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
-    updates = asyncio.run(collect(chat(handlers, "hello", new_session())))
+async def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
+    updates = await collect(chat(handlers, "hello", new_session()))
     assert updates[0][0] == ""
     assert all(update[0] == gr.skip() for update in updates[1:])
     history = updates[-1][1]
@@ -70,28 +70,24 @@ def test_without_the_live_view_nothing_is_recorded(handlers):
     assert not handlers.engine.recorded._runs  # nothing is kept that nobody can look at
 
 
-def test_stop_ends_the_runs_of_one_tab_of_one_visitor(handlers):
+async def test_stop_ends_the_runs_of_one_tab_of_one_visitor(handlers):
     me, other = new_session(), new_session()
-
-    async def scene():
-        chats = [chat(handlers, ENDLESS, who, max_tokens=1024) for who in (me, other)]
-        tabs = [*chats, handlers.complete(ENDLESS, me, "tiny", **LONG)]
-        for updates in [*tabs, *chats]:  # chats say what was asked first
-            await anext(updates)
-        runs = {key: run for key, (run,) in handlers._running.items()}
-        assert {*runs} == {(me, "chat"), (other, "chat"), (me, "complete")}
-        handlers.stop(me, "chat")
-        assert [key for key, run in runs.items() if run.stopped] == [(me, "chat")]
-        for updates in tabs:
-            await updates.aclose()
-        while handlers._running:  # the loop closes what they awaited
-            await asyncio.sleep(0.01)
-        assert all(run.stopped for run in runs.values())  # as if the tabs were closed
-
-    asyncio.run(scene())
+    chats = [chat(handlers, ENDLESS, who, max_tokens=1024) for who in (me, other)]
+    tabs = [*chats, handlers.complete(ENDLESS, me, "tiny", **LONG)]
+    for updates in [*tabs, *chats]:  # chats say what was asked first
+        await anext(updates)
+    runs = {key: run for key, (run,) in handlers._running.items()}
+    assert {*runs} == {(me, "chat"), (other, "chat"), (me, "complete")}
+    handlers.stop(me, "chat")
+    assert [key for key, run in runs.items() if run.stopped] == [(me, "chat")]
+    for updates in tabs:
+        await updates.aclose()
+    while handlers._running:  # the loop closes what they awaited
+        await asyncio.sleep(0.01)
+    assert all(run.stopped for run in runs.values())  # as if the tabs were closed
 
 
-def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
+async def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
     waiting, go_on = threading.Event(), threading.Event()
 
     def fetch(model):
@@ -102,64 +98,52 @@ def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
 
     monkeypatch.setattr(handlers.engine.models, "is_local", lambda model: model != "fixed")
     monkeypatch.setattr(handlers.engine.models, "fetch", fetch)
-
-    async def scene():
-        slow = asyncio.create_task(handlers.prepare("fixed"))
-        while not waiting.is_set():
-            await asyncio.sleep(0.01)
-        await collect(handlers.complete("abc", new_session(), "tiny", **VALUES))
-        assert not slow.done()
-        go_on.set()
-        return await slow
-
+    slow = asyncio.create_task(handlers.prepare("fixed"))
+    while not waiting.is_set():
+        await asyncio.sleep(0.01)
+    await collect(handlers.complete("abc", new_session(), "tiny", **VALUES))
+    assert not slow.done()
+    go_on.set()
     about = "2 layers of 16 channels, fixed transitions"
-    assert asyncio.run(scene()) == (about, "This model has no card.")
+    assert await slow == (about, "This model has no card.")
 
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("what", ["clear", "stop"])
-def test_an_answer_ended_while_its_model_is_fetched_is_none(handlers, monkeypatch, what, fails):
-    me = new_session()
+async def test_an_answer_ended_as_its_model_is_fetched_is_none(handlers, monkeypatch, what, fails):
+    me, asked, go_on = new_session(), asyncio.Event(), asyncio.Event()
 
-    async def scene():
-        asked, go_on = asyncio.Event(), asyncio.Event()
+    async def fetch(model):
+        asked.set()
+        await go_on.wait()
+        if fails:
+            raise InputError("there is no such model")
 
-        async def fetch(model):
-            asked.set()
-            await go_on.wait()
-            if fails:
-                raise InputError("there is no such model")
-
-        monkeypatch.setattr(handlers.engine, "fetch", fetch)
-        updates = chat(handlers, "hello", me)
-        answer = asyncio.create_task(anext(updates, None))
-        await asked.wait()
-        if what == "clear":
-            await handlers.clear(me)
-        else:
-            handlers.stop(me, "chat")
-        go_on.set()
-        return await answer, await collect(updates)
-
-    assert asyncio.run(scene()) == (None, [])  # whatever the page shows by then
+    monkeypatch.setattr(handlers.engine, "fetch", fetch)
+    updates = chat(handlers, "hello", me)
+    answer = asyncio.create_task(anext(updates, None))
+    await asked.wait()
+    if what == "clear":
+        await handlers.clear(me)
+    else:
+        handlers.stop(me, "chat")
+    go_on.set()
+    assert await answer is None  # whatever the page shows by then
+    assert await collect(updates) == []
     assert not handlers._running
     assert not handlers.engine.recorded._runs
 
 
-def test_a_newer_answer_of_the_tab_ends_the_older_one(handlers):
+async def test_a_newer_answer_of_the_tab_ends_the_older_one(handlers):
     me = new_session()
-
-    async def scene():
-        older = chat(handlers, ENDLESS, me, max_tokens=1024)
-        await anext(older)
-        (run,) = handlers._running[me, "chat"]
-        *_, newer = await collect(chat(handlers, "hello", me))
-        async for _, history, *_ in older:  # it does not write over the newer one
-            assert history == newer[1]
-        assert run.stopped
-        assert newer[1][0]["content"] == "hello"
-
-    asyncio.run(scene())
+    older = chat(handlers, ENDLESS, me, max_tokens=1024)
+    await anext(older)
+    (run,) = handlers._running[me, "chat"]
+    *_, newer = await collect(chat(handlers, "hello", me))
+    async for _, history, *_ in older:  # it does not write over the newer one
+        assert history == newer[1]
+    assert run.stopped
+    assert newer[1][0]["content"] == "hello"
     assert not handlers._running
 
 
@@ -168,7 +152,7 @@ def test_a_newer_answer_of_the_tab_ends_the_older_one(handlers):
     [("x" * 16_001, "at most"), ("é" * 8_000, "at most"), ("hello", "has no chat template")],
     ids=["at once", "when read", "no template"],
 )
-def test_a_refused_message_goes_back_into_the_box(make_engine, tmp_path, what, reason):
+async def test_a_refused_message_goes_back_into_the_box(make_engine, tmp_path, what, reason):
     save_tiny_model(tmp_path / "tiny", chat="template" not in reason, hidden_size=16)
     engine = make_engine(tmp_path)
     folder = ConversationFolder(tmp_path / "saved", engine.models, engine.prefix_cache)
@@ -176,12 +160,12 @@ def test_a_refused_message_goes_back_into_the_box(make_engine, tmp_path, what, r
     before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     seen = []
 
-    async def scene():
+    async def ask():
         async for update in chat(handlers, what, new_session(), before):
             seen.append(update)
 
     with pytest.raises(gr.Error, match=reason):
-        asyncio.run(scene())
+        await ask()
     box, history, shown, _, figures = seen[-1]
     assert (box, history, figures) == (what, before, status(None))
     assert len(shown) == 2
@@ -237,36 +221,28 @@ def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
     assert not handlers.engine.prefix_cache.prefixes(me, *key)
 
 
-def test_a_copy_of_a_tab_that_is_answered_begins_another_chat(handlers, monkeypatch):
+async def test_a_copy_of_a_tab_that_is_answered_begins_another_chat(handlers, monkeypatch):
     monkeypatch.setattr("mlx_gateloop.app.page.handlers.LEAVING_SECONDS", 0)
     me = new_session()
-
-    async def scene():
-        updates = chat(handlers, ENDLESS, me, max_tokens=1024)
-        await anext(updates)
-        session, kept, messages, *_ = await handlers.resume(me, "copy")
-        assert (session, kept, messages) == (gr.skip(), "copy", gr.skip())
-        handlers.forget(me)  # no other page continues it
-        assert handlers.sessions.get(me) == ([], None)
-        await collect(updates)
-
-    asyncio.run(scene())
+    updates = chat(handlers, ENDLESS, me, max_tokens=1024)
+    await anext(updates)
+    session, kept, messages, *_ = await handlers.resume(me, "copy")
+    assert (session, kept, messages) == (gr.skip(), "copy", gr.skip())
+    handlers.forget(me)  # no other page continues it
+    assert handlers.sessions.get(me) == ([], None)
+    await collect(updates)
 
 
-def test_a_question_is_saved_before_its_answer(engine, tmp_path):
+async def test_a_question_is_saved_before_its_answer(engine, tmp_path):
     folder = ConversationFolder(tmp_path, engine.models, engine.prefix_cache)
     handlers, me = Handlers(engine, "tiny", folder), new_session()
-
-    async def scene():
-        updates = chat(handlers, ENDLESS, me, max_tokens=1024)
-        while not folder.names():
-            await anext(updates)
-        (name,) = folder.names()
-        assert folder.open(name)[2][0] == {"role": "user", "content": ENDLESS}
-        handlers.stop(me, "chat")
-        assert (await collect(updates))[-1][1] == folder.open(name)[2]
-
-    asyncio.run(scene())
+    updates = chat(handlers, ENDLESS, me, max_tokens=1024)
+    while not folder.names():
+        await anext(updates)
+    (name,) = folder.names()
+    assert folder.open(name)[2][0] == {"role": "user", "content": ENDLESS}
+    handlers.stop(me, "chat")
+    assert (await collect(updates))[-1][1] == folder.open(name)[2]
 
 
 def test_undo_shows_the_view_of_what_is_left(handlers):

@@ -1,6 +1,5 @@
 """The list of conversations: what a click shows, and what an import keeps."""
 
-import asyncio
 import json
 
 import gradio as gr
@@ -10,20 +9,16 @@ from mlx_gateloop.app.page.handlers import Handlers
 from mlx_gateloop.app.page.side_list import SideList
 
 
-def test_imports_keep_the_model_and_clicks_on_what_is_answered_do_nothing(engine, tmp_path):
+async def test_imports_keep_the_model_and_clicks_on_what_is_answered_do_nothing(engine, tmp_path):
     folder = ConversationFolder(tmp_path, engine.models, engine.prefix_cache)
     handlers = Handlers(engine, "tiny", folder)
     text = json.dumps([{"role": "user", "content": "a"}])
-
-    async def scene():  # Gradio needs an event loop
-        with gr.Blocks():
-            side = SideList(handlers, folder)
-        _, me, model, _, asked, *_ = side._take(["a.json", len(text), text], "old", "fixed")
-        assert (model, folder.open("a")[1]) == ("fixed", "fixed")
-        handlers.sessions.put(me, asked, answering := Run("fixed"))
-        assert all(each == gr.skip() for each in side.open(["a"], me))
-        assert not answering.stopped
-        answering.finish()
-        assert side.open(["a"], me)[4] == asked
-
-    asyncio.run(scene())
+    with gr.Blocks():  # needs an event loop
+        side = SideList(handlers, folder)
+    _, me, model, _, asked, *_ = side._take(["a.json", len(text), text], "old", "fixed")
+    assert (model, folder.open("a")[1]) == ("fixed", "fixed")
+    handlers.sessions.put(me, asked, answering := Run("fixed"))
+    assert all(each == gr.skip() for each in side.open(["a"], me))
+    assert not answering.stopped
+    answering.finish()
+    assert side.open(["a"], me)[4] == asked

@@ -79,36 +79,31 @@ def test_the_last_text_may_grow_after_it_was_sent(ask, run):
     assert ask(run.id, 0, LONG, LONG)["last"] == "whole"
 
 
-def test_a_feed_brings_every_token_and_word_once(updates, chat):
+async def test_a_feed_brings_every_token_and_word_once(updates, chat):
     first = chat.say("One two.")
     run = chat.say("Three four", max_tokens=12)
     whole, pieces, shared, found = run.trace, run.pieces, len(first.pieces), Words().update(run)
     known = sum(word.stop < shared - 1 for word in found)
     texts, words = [None] * (shared - 1), [None] * known  # that the page has
-
-    async def follow():
-        feed = Feed(updates, run, first, True)
-        for tokens in range(shared, len(pieces) + 1):  # as the engine goes on
-            run.pieces, run.trace = pieces[:tokens], whole.branch(tokens)
-            run.done = tokens == len(pieces)
-            value = await feed()
-            new = json.loads(value["update"])
-            assert new["start"] == new["known"] <= len(texts)
-            texts[new["known"] :] = [text for text, *_ in new["pieces"]]
-            assert len(values(new["columns"], 2, 16)) == len(new["pieces"])
-            if new["words"]:
-                assert new["words"]["start"] <= len(words)
-                words[new["words"]["start"] :] = [word[2] for word in new["words"]["words"]]
-        return value, new
-
-    value, last = asyncio.run(follow())
+    feed = Feed(updates, run, first, True)
+    for tokens in range(shared, len(pieces) + 1):  # as the engine goes on
+        run.pieces, run.trace = pieces[:tokens], whole.branch(tokens)
+        run.done = tokens == len(pieces)
+        value = await feed()
+        new = json.loads(value["update"])
+        assert new["start"] == new["known"] <= len(texts)
+        texts[new["known"] :] = [text for text, *_ in new["pieces"]]
+        assert len(values(new["columns"], 2, 16)) == len(new["pieces"])
+        if new["words"]:
+            assert new["words"]["start"] <= len(words)
+            words[new["words"]["start"] :] = [word[2] for word in new["words"]["words"]]
     assert value["common"] == shared
-    assert len(texts) == last["tokens"] == len(pieces)
+    assert len(texts) == new["tokens"] == len(pieces)
     assert texts[shared:] == [piece.text for piece in pieces[shared:]]
     assert words[known:] == [word.text for word in found[known:]]
-    assert last["done"]
+    assert new["done"]
     codes = updates_module.strengths(whole, len(pieces) - 1, found)
-    assert values(last["words"]["strengths"]).tolist() == codes.tolist()
+    assert values(new["words"]["strengths"]).tolist() == codes.tolist()
 
 
 def test_a_feed_brings_the_layer_that_the_page_has_asked_for(updates, ask, run):

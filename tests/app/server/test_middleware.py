@@ -75,7 +75,7 @@ def test_values_are_counted_before_they_are_made(client, monkeypatch):
 
 
 @pytest.mark.parametrize(("bodies", "status"), [([b"x" * 2**17] * 1000, 413), ([b"["], 408)])
-def test_a_body_that_does_not_come_as_announced_is_given_up(bodies, status, monkeypatch):
+async def test_a_body_that_does_not_come_as_announced_is_given_up(bodies, status, monkeypatch):
     monkeypatch.setattr(middleware, "BODY_SECONDS", 0.05 if status == 408 else 100)
     send = AsyncMock()
 
@@ -86,7 +86,7 @@ def test_a_body_that_does_not_come_as_announced_is_given_up(bodies, status, monk
 
     headers = [(b"content-length", b"9"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": CALL, "headers": headers}
-    asyncio.run(guarded()(scope, receive, send))
+    await guarded()(scope, receive, send)
     (answer,) = send.call_args_list[0].args
     assert answer["status"] == status
     assert (b"connection", b"close") in answer["headers"]
