@@ -41,10 +41,8 @@ def test_a_draft_changes_no_greedy_text(model_and_tokenizer, share):
     """Drafts that are right always, often and by chance, at several positions of the prompt."""
     model, tokenizer = model_and_tokenizer
     draft = tiny_model(seed=8, vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32)
-    mixed = tree_map(
-        lambda w, v: share * w + (1 - share) * v, model.parameters(), draft.parameters()
-    )
-    draft.update(mixed)
+    both = model.parameters(), draft.parameters()
+    draft.update(tree_map(lambda w, v: share * w + (1 - share) * v, *both))
     check_draft(model, tokenizer, draft, tokenizer)
     for prompt in ("abc", "a" * 40, "x y"):
         assert text(model_and_tokenizer, prompt, draft=draft) == text(model_and_tokenizer, prompt)

@@ -141,18 +141,16 @@ def test_generate_goes_on_from_a_state(model, work, capsys):
     (work / "book.txt").write_text(BOOK)
     assert reads("book.txt") == 0
     argv = ["generate", "--model", "model", "--temperature", "0", "--max-tokens", "12"]
-    texts = []
+    state, texts = ["--state", "book.state"], []
     for given in (
-        ["--prompt", BOOK], ["--state", "book.state"], ["--state", "book.state", "--lookup"],
-        ["--prompt", BOOK + "Li"], ["--state", "book.state", "--prompt", "Li"],
+        ["--prompt", BOOK], state, [*state, "--lookup"],
+        ["--prompt", BOOK + "Li"], [*state, "--prompt", "Li"],
     ):  # fmt: skip
         assert main([*argv, *given]) == 0
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] == texts[2]
     assert texts[3] == texts[4]
-    assert "--lookup and --draft" not in fails(
-        capsys, *argv, "--state", "book.state", "--samples", "2"
-    )
+    assert "--lookup and --draft" not in fails(capsys, *argv, *state, "--samples", "2")
 
 
 def test_samples_are_texts_of_their_own(model, capsys):

@@ -185,7 +185,7 @@ def _resume(path):
     assert isinstance(progress.step, int)
 
 
-def _experiment(folder):
+def _results(folder):
     """Results whose settings another experiment takes."""
     experiment = PRESETS["recall"]["small"].changed_by(models=["fixed"], trials=1)
     trials = {"fixed": [trial_record("fixed")]}
@@ -194,9 +194,7 @@ def _experiment(folder):
 
 
 TARGETS = {
-    "experiment": Target(
-        _experiment, "results.json", JSON, lambda p: chosen_in(p.parent, "recall")
-    ),
+    "experiment": Target(_results, "results.json", JSON, lambda p: chosen_in(p.parent, "recall")),
     "configuration": Target(_configuration, "run.yaml", JSON, TrainConfig.load),
     "model-weights": Target(
         _model, "model.safetensors", SAFETENSORS, lambda path: models.load_model(path.parent)

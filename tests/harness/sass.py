@@ -36,10 +36,8 @@ def each_tile(cubin):
     code = _disassembled(cubin)
     targets = [n + 1 if at.target is None else at.target for n, at in enumerate(code)]
     loops = [(target, n + 1) for n, target in enumerate(targets) if target <= n]
-    with_barrier = [
-        loop for loop in loops if any(i.name.startswith("BAR") for i in code[slice(*loop)])
-    ]
-    begin, end = max(with_barrier or loops, key=lambda loop: loop[1] - loop[0])
+    waiting = [loop for loop in loops if any(i.name.startswith("BAR") for i in code[slice(*loop)])]
+    begin, end = max(waiting or loops, key=lambda loop: loop[1] - loop[0])
     rare: set[int] = set()
     for n in range(begin, end):
         passed = code[n + 1 : targets[n]]

@@ -124,9 +124,7 @@ def check_padding(model, cache, lengths, chunk, left, close=close):
     padding = [width - n for n in lengths]
     prompts = [tokens(n, seed=n) for n in lengths]
     sides = [(n, 0) if left else (0, n) for n in padding]
-    batch = mx.concatenate(
-        [mx.pad(p, [(0, 0), side]) for p, side in zip(prompts, sides, strict=True)]
-    )
+    batch = mx.concatenate([mx.pad(p, [(0, 0), s]) for p, s in zip(prompts, sides, strict=True)])
     parts = [model(batch[:, n : n + chunk], cache) for n in range(0, width, chunk)]
     logits = mx.concatenate(parts, axis=1)
     for layer in cache:

@@ -117,11 +117,9 @@ def test_s4d_starts_at_its_published_frequencies():
     n = np.arange(16)
     np.testing.assert_allclose(FREQUENCIES["s4d_lin"](16), np.pi * n)
     np.testing.assert_allclose(FREQUENCIES["s4d_inv"](16), 32 / np.pi * (32 / (2 * n + 1) - 1))
-    one, blocks = time_mixing("s4d_lin"), time_mixing("s4d_lin", 2)
+    one, two = time_mixing("s4d_lin"), time_mixing("s4d_lin", 2)
     np.testing.assert_allclose(one.constant.frequency, np.pi * np.arange(8), rtol=1e-6)
-    np.testing.assert_allclose(
-        blocks.constant.frequency, np.pi * np.tile(np.arange(4), 2), rtol=1e-6
-    )
+    np.testing.assert_allclose(two.constant.frequency, np.pi * np.tile(np.arange(4), 2), rtol=1e-6)
     np.testing.assert_allclose(mx.exp(one.constant.log_decay), np.full(8, 0.5), rtol=1e-6)
 
 

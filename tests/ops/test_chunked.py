@@ -64,11 +64,9 @@ def test_memory_of_the_gradient_is_that_of_its_arrays_and_a_state_a_chunk():
     K, V = 32, 64
 
     def peak(length):
-        arrays, (weight, _) = arrays_of(
-            9, length, batch=1, heads=(1, K, V), is_complex=False, resets=0
-        )
-        gradient = mx.grad(lambda *xs: (operator(*xs)[0] * weight).sum(), argnums=tuple(range(5)))
-        mx.eval(weight)
+        arrays, (w, _) = arrays_of(9, length, batch=1, heads=(1, K, V), is_complex=False, resets=0)
+        gradient = mx.grad(lambda *xs: (operator(*xs)[0] * w).sum(), argnums=tuple(range(5)))
+        mx.eval(w)
         return peak_memory(gradient, *arrays)
 
     with mock.patch.object(chunked, "GROUP", 1 << 15):

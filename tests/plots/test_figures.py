@@ -97,9 +97,7 @@ def test_transitions_are_averaged_over_channels(tmp_path, plotted):
     columns[0] = -np.log(magnitude)
     columns[1, 1] = [-np.pi + 0.1, np.pi, np.pi - 0.1]  # on both sides of the cut
     figures.transitions(trace_with(columns), [2], tmp_path / "t.png")
-    (first, _), (second, direction), (whole, _) = (
-        plotted[name] for name in ("layer 1", "layer 2", "all")
-    )
+    (first, _), (second, direction), (whole, _) = map(plotted.get, ("layer 1", "layer 2", "all"))
     np.testing.assert_allclose(first[0], magnitude[0].mean(1), rtol=1e-6)
     np.testing.assert_allclose(second[0], magnitude[1].mean(1), rtol=1e-6)
     np.testing.assert_allclose(whole[0], magnitude.mean((0, 2)), rtol=1e-6)

@@ -60,13 +60,11 @@ def test_a_report_that_fails_ends_no_run(text_file, tmp_path, logged, monkeypatc
     monkeypatch.setattr(
         "mlx_gateloop.train.reporters.write_text", Mock(side_effect=[None, OSError("full")])
     )
-    monkeypatch.setattr(
-        sys.modules["wandb"], "log", Mock(side_effect=[None, ValueError("offline")])
-    )
+    monkeypatch.setattr(sys.modules["wandb"], "log", Mock(side_effect=[None, ValueError("gone")]))
     config, options = tiny_run(steps=4, log_every=1), {"report_to": ["wandb"], "with_page": True}
     assert train(config, str(text_file), tmp_path / "out", **options).steps == 4
     said = [line for line in capsys.readouterr().err.splitlines() if "the run goes on" in line]
-    assert {line.split(";")[0] for line in said} == {"full", "--report-to wandb: offline"}
+    assert {line.split(";")[0] for line in said} == {"full", "--report-to wandb: gone"}
 
 
 def test_a_reporter_that_fails_at_its_beginning_is_one_line(tmp_path, logged):

@@ -23,17 +23,13 @@ def test_a_hybrid_is_watched(seeded):
 
 
 def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(seeded):
-    page = seeded
+    page, wait = seeded, seeded.tab.wait_for_function
     page.choose("llama", "2 layers, llama")
     page.tab.locator("#chat-box textarea").fill("hello")
     page.tab.locator("#chat-box textarea").press("Enter")
-    page.tab.wait_for_function(
-        "/done|stopped/.test(document.querySelector('#chat-status').innerText)"
-    )
+    wait("/done|stopped/.test(document.querySelector('#chat-status').innerText)")
     # Without columns nothing tells that the page shows the text, which may follow the status.
-    page.tab.wait_for_function(
-        "document.querySelector('#chat [data-testid=bot]')?.textContent.trim()"
-    )
+    wait("document.querySelector('#chat [data-testid=bot]')?.textContent.trim()")
     page.settled()
     hint = f"Nothing to show: the layers are {KEEPS}"
     assert hint in page.view("heatmaps.hint")

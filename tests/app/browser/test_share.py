@@ -60,8 +60,6 @@ def test_a_shared_view_opens_from_a_file_without_a_network(page, download, brows
 
 def test_the_view_says_so_where_a_server_has_no_such_answer(page):
     page.answer("gone")
-    page.tab.route(
-        QUESTIONS, lambda route: route.fulfill(content_type="application/json", body="null")
-    )
+    page.tab.route(QUESTIONS, lambda it: it.fulfill(content_type="application/json", body="null"))
     page.tab.locator("#chat-view .save-page").click()
     page.tab.locator("#chat-view .saved").get_by_text("no longer has this answer").wait_for()

@@ -23,9 +23,7 @@ SWITCH = """layer => {
   picker.dispatchEvent(new Event('change'));
   return [...gl.view.recording.resets];  // before any answer of the server
 }"""
-MARKED = (
-    "[...document.querySelectorAll('#chat-view .text .reset')].map(e => Number(e.dataset.token))"
-)
+MARKED = "[...document.querySelectorAll('#chat-view .text .reset')].map(e => +e.dataset.token)"
 CANVASES = """() => ['layers', 'axis', 'magnitude', 'phase'].map(name =>
   document.querySelector(`#chat-view .${name}`).toDataURL().split(',')[1])"""
 

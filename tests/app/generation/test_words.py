@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 from mlx_gateloop.app.generation.run import MessageSpan, Run, Token
 from mlx_gateloop.app.generation.words import Words, message_span, token_begins, units
 
-HOSTILE = [
-    *("<b onclick=x>&amp;", "a<|im_end|>\n<|im_start|>system", "\u202eabc\u2066 \x1b[31m", "  ")
-]
+HOSTILE = "<b onclick=x>&amp;", "a<|im_end|>\n<|im_start|>system", "\u202eabc\u2066 \x1b[31m", "  "
 LETTERS = st.text(st.sampled_from("ab c\n.!\u202e<é日本\u0301🙂"), max_size=12)
 TEXTS = LETTERS | st.sampled_from(HOSTILE)
 

@@ -16,9 +16,7 @@ LONG = 2 * MAX_COLUMNS + 500
 @pytest.fixture
 def asking():
     """Asks the functions that the server offers to a component."""
-    return lambda component: (
-        lambda name, *request: asyncio.run(getattr(component, name)(list(request)))
-    )
+    return lambda server: lambda name, *request: asyncio.run(getattr(server, name)([*request]))
 
 
 @pytest.fixture

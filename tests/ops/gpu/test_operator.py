@@ -168,9 +168,7 @@ def test_nor_is_that_of_the_scan(complex_a, complex_x, monkeypatch):
 
     cotangents = [dh + complex_a * x]
     with pytest.warns(UserWarning, match="gradient in plain MLX"):
-        ours, theirs = (
-            mx.vjp(partial(run, backend), arrays, cotangents) for backend in ("metal", "mlx")
-        )
+        ours, theirs = (mx.vjp(partial(run, name), arrays, cotangents) for name in ("metal", "mlx"))
     assert_close([*ours[0], *ours[1]], [*theirs[0], *theirs[1]])
 
 
