@@ -8,12 +8,9 @@ import pytest
 import mlx_gateloop as gl
 from mlx_gateloop import ops
 
-PUBLIC = {
-    f"{module.__name__}.{name}": getattr(module, name)
-    for module in (gl, gl.watch, ops)
-    for name in module.__all__
-    if name != "watch"
-}
+MODULES = (gl, gl.watch, ops)
+PUBLIC = {f"{m.__name__}.{name}": getattr(m, name) for m in MODULES for name in m.__all__}
+del PUBLIC["mlx_gateloop.watch"]
 
 
 @pytest.mark.parametrize("name", PUBLIC)

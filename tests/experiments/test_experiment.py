@@ -20,11 +20,8 @@ FEWEST = count(replace(ARGS, intermediate_size=1))
 @pytest.mark.parametrize("goal", [FEWEST, FEWEST + 20, 1000, 1017, 5000, 123_456])
 def test_no_other_width_is_closer(goal):
     width = equal_parameters(ARGS, goal).intermediate_size
-    distances = {
-        other: abs(count(replace(ARGS, intermediate_size=other)) - goal)
-        for other in (width - 1, width, width + 1)
-        if other > 0
-    }
+    near = range(max(1, width - 1), width + 2)
+    distances = {n: abs(count(replace(ARGS, intermediate_size=n)) - goal) for n in near}
     assert distances[width] == min(distances.values())
 
 

@@ -63,11 +63,8 @@ def begin_with(token, path):
     made.save(str(file))
 
 
-KINDS = {
-    "sentencepiece": lambda: train_tokenizer([TEXT], 400),
-    "bytes": byte_tokenizer,
-    **{kind: partial(other_tokenizer, kind) for kind in ("word", "byte-level", "metaspace")},
-}
+KINDS = {kind: partial(other_tokenizer, kind) for kind in ("word", "byte-level", "metaspace")}
+KINDS |= {"sentencepiece": lambda: train_tokenizer([TEXT], 400), "bytes": byte_tokenizer}
 
 
 def add_token(token, path):

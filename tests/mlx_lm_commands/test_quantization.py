@@ -28,11 +28,8 @@ def changed(directory, main, tmp_path):
 
 def bits(model):
     """Bits of the quantized layers, by the last part of their names."""
-    return {
-        name.rsplit(".", 1)[-1]: module.bits
-        for name, module in model.named_modules()
-        if hasattr(module, "bits")
-    }
+    modules = model.named_modules()
+    return {name.rsplit(".", 1)[-1]: m.bits for name, m in modules if hasattr(m, "bits")}
 
 
 QUANTIZED = {"q_proj", "k_proj", "v_proj", "gate_proj", "out_proj", "up_proj", "down_proj"}

@@ -27,11 +27,8 @@ def test_half_precision_weights_stay_close(dtype, atol):
     model = tiny_model()
     prompt = tokens(40)
     exact = model(prompt)
-    model.update(
-        tree_map_with_path(
-            lambda path, w: w.astype(dtype) if model.cast_predicate(path) else w, model.parameters()
-        )
-    )
+    cast, old = model.cast_predicate, model.parameters()
+    model.update(tree_map_with_path(lambda path, w: w.astype(dtype) if cast(path) else w, old))
     kept = {n for n, w in parameters(model).items() if w.dtype == mx.float32}
     assert kept == {n for n in parameters(model) if is_state_transition(n)}
     logits = model(prompt)
