@@ -90,18 +90,9 @@ def _application(
     page: gr.Blocks, arguments: Namespace, auth: tuple[str, str] | None, routes: list[BaseRoute]
 ) -> FastAPI:
     page.state_session_capacity = MAX_SESSIONS
-    app = FastAPI(
-        openapi_url=None,
-        routes=routes,
-        middleware=[
-            Middleware(
-                SecurityMiddleware,
-                hosts=security.allowed_hosts(arguments.host, arguments.share),
-                proxies=arguments.allow_host,
-                root_path=arguments.root_path,
-            ),
-        ],
-    )
+    hosts = security.allowed_hosts(arguments.host, arguments.share)
+    guard = Middleware(SecurityMiddleware, hosts, arguments.allow_host, arguments.root_path)
+    app = FastAPI(openapi_url=None, routes=routes, middleware=[guard])
     gr.mount_gradio_app(
         app,
         page,

@@ -97,8 +97,7 @@ class SecurityMiddleware:
         except Exception:
             LOG.exception("a request failed")
             if not started:
-                answer = JSONResponse({"error": FAILED}, 500)
-                await answer(scope, receive, send_checked)
+                await JSONResponse({"error": FAILED}, 500)(scope, receive, send_checked)
             elif not ended:
                 await send({"type": "http.response.body", "body": b""})
 
