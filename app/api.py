@@ -51,13 +51,9 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
             name = request_values.check_type("model", model, str) or first_model
             await engine.fetch(name)
             as_chat = request_values.check_type("chat", chat, bool)
-            run = engine.submit(
-                name,
-                [{"role": "user", "content": text}] if as_chat else text,
-                request_values.sampling(temperature=temperature, top_p=top_p, seed=seed),
-                limit,
-                record,
-            )
+            asked = [{"role": "user", "content": text}] if as_chat else text
+            sampling = request_values.sampling(temperature=temperature, top_p=top_p, seed=seed)
+            run = engine.submit(name, asked, sampling, limit, record)
             await run.ended()
             answer: dict[str, Any] = {
                 "text": run.text,

@@ -144,9 +144,8 @@ def _encode(header: Header, prefix: PrefixState) -> bytes:
     written = header.model_copy(update={"read": len(prefix.messages), "text": prefix.text})
     try:
         text = written.model_dump_json()
-        return encode(
-            arrays, {"conversation": text, "sha256": checksum(sorted(arrays.items()), text)}
-        )
+        digest = checksum(sorted(arrays.items()), text)
+        return encode(arrays, {"conversation": text, "sha256": digest})
     except ValueError:  # not valid in UTF-8
         raise InputError("messages: one contains a lone surrogate; type it again") from None
 
