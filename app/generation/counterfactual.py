@@ -77,11 +77,8 @@ class _CounterfactualDecoder(Decoder):
         yield
 
 
-CHANGES = {  # numbers of `answer_again`, from 1
-    "wipe": {"keep": 0.0},
-    "freeze": {"keep": 1.0},
-    "amplify": {"write": 3.0},
-}
+# numbers of `answer_again`, from 1
+CHANGES = {"wipe": {"keep": 0.0}, "freeze": {"keep": 1.0}, "amplify": {"write": 3.0}}
 
 
 def answer_again(
