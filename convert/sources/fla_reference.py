@@ -42,8 +42,7 @@ class FlaReference:
 
     def _gla(self, x: Array, path: str) -> Array:
         args, xp = self.args, self.xp
-        names = ("q_proj", "k_proj", "v_proj")
-        q, k, v = (self._short(self._linear(x, f"{path}.{n}"), f"{path}.{n}") for n in names)
+        q, k, v = (self._projected(x, f"{path}.{letter}_proj") for letter in "qkv")
         if args.use_short_conv:
             q, k, v = map(self._silu, (q, k, v))
         gate = self._linear(self._linear(x, f"{path}.gk_proj.0"), f"{path}.gk_proj.1")
@@ -59,16 +58,14 @@ class FlaReference:
         return self._linear(y, f"{path}.o_proj")
 
     def _hgrn2(self, x: Array, path: str) -> Array:
-        names = ("q_proj", "f_proj", "i_proj")
-        q, f, v = (self._short(self._linear(x, f"{path}.{n}"), f"{path}.{n}") for n in names)
+        q, f, v = (self._projected(x, f"{path}.{letter}_proj") for letter in "qfi")
         a = self._gate(f, path)
         q, k, v, a = (self._split(t, self.args.heads) for t in (self._silu(q), 1 - a, v, a))
         y = recurrence(q * q.shape[-1] ** -0.5, k, v, a, self.xp).reshape(*x.shape[:2], -1)
         return self._linear(self._norm(y, f"{path}.g_norm", 1e-5), f"{path}.o_proj")
 
     def _hgrn(self, x: Array, path: str) -> Array:
-        names = ("i_proj", "f_proj")
-        i, f = (self._short(self._linear(x, f"{path}.{n}"), f"{path}.{n}") for n in names)
+        i, f = (self._projected(x, f"{path}.{letter}_proj") for letter in "if")
         a = self._gate(f, path)
         k, v, a = (t[..., None] for t in (1 - a, self._silu(i), a))  # a channel is a head
         y = recurrence(self.xp.ones_like(k), k, v, a, self.xp)[..., 0]
@@ -103,7 +100,8 @@ class FlaReference:
         bound = (e / e.sum(0))[1 : layer + 1].sum(0)
         return bound + (1 - bound) * self._sigmoid(f)
 
-    def _short(self, x: Array, path: str) -> Array:
+    def _projected(self, x: Array, path: str) -> Array:
+        x = self._linear(x, path)
         if not self.args.use_short_conv:
             return x
         weight = self.weight(f"{path.removesuffix('_proj')}_conv1d.weight")
