@@ -136,9 +136,8 @@ def find(source: str, ema: bool = False) -> Checkpoint:
 
 
 def _files_in(directory: Path) -> list[Path]:
-    for name in STANDARD_FILES:
-        if (directory / name).exists():
-            file = directory / name
+    for file in map(directory.joinpath, STANDARD_FILES):
+        if file.exists():
             return _shards(file) if file.suffix == ".json" else [file]
     found = sorted(file for file in directory.iterdir() if file.suffix in READERS)
     if found:

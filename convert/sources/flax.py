@@ -61,10 +61,8 @@ class Flax(Source[ModelArgs]):
         columns = self.matrix(shapes, f"{PROJ.format(0)}.kernel")[1]
         width = self.matrix(shapes, f"{OUT.format(0)}.kernel")[0]
         if columns not in (3 * width, 4 * width):
-            raise self.error(
-                f"{PROJ.format(0)}.kernel must have 3 or 4 times d_h = {width} columns, "
-                f"got {columns}"
-            )
+            expected = f"3 or 4 times d_h = {width} columns, got {columns}"
+            raise self.error(f"{PROJ.format(0)}.kernel must have {expected}")
         is_tied = columns == 3 * width
         args = ModelArgs(
             vocab_size=self.matrix(shapes, EMBEDDING)[0],
@@ -167,10 +165,9 @@ def _gates(source: str, ours: str, is_tied: bool) -> list[Rule]:
             -p if is_tied and n == "gamma_proj" else p for n, p in zip(names, parts, strict=True)
         ]
 
-    kinds = {"kernel": "weight", "bias": "bias"}
     return [
         Rule(f"{source}.{theirs}", tuple(f"{ours}.{name}.{kind}" for name in names), cut)
-        for theirs, kind in kinds.items()
+        for theirs, kind in (("kernel", "weight"), ("bias", "bias"))
     ]
 
 

@@ -127,8 +127,7 @@ class PaperReference:
     """The paper's model on its own float64 weights; see `Reference`."""
 
     def __init__(self, args: ModelArgs, weights: dict[str, Floats]) -> None:
-        self._args = args
-        self._weights = weights
+        self._args, self._weights = args, weights
 
     def logits(self, tokens: np.ndarray) -> Floats:
         x = self.hidden_states(tokens)[-1]
@@ -139,8 +138,7 @@ class PaperReference:
         return self._linear("head", x)
 
     def hidden_states(self, tokens: np.ndarray) -> list[Floats]:
-        x = self._weights[EMBEDDING][tokens]
-        states = []
+        x, states = self._weights[EMBEDDING][tokens], []
         for layer in range(self._args.num_hidden_layers):
             name = f"layers.{layer}"
             x = x + self._mix_time(name, self._norm(f"{name}.time_norm", x))
