@@ -69,11 +69,8 @@ def pack(documents: Sequence[Document], tokenizer: Any, answers: bool = False) -
         raise InputError("data.loss_on: answers, but no message is the assistant's; give some")
     dtype = np.uint16 if largest_id(tokenizer) < 1 << 16 else np.int32
     tokens = np.array(stream, dtype)
-    return Stream(
-        tokens,
-        _marked(len(tokens), starts) if len(starts) > 1 else None,
-        _marked(len(tokens), asked) if answers else None,
-    )
+    first = _marked(len(tokens), starts) if len(starts) > 1 else None
+    return Stream(tokens, first, _marked(len(tokens), asked) if answers else None)
 
 
 def _marked(count: int, positions: list[int]) -> np.ndarray:

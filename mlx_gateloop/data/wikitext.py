@@ -47,15 +47,13 @@ def read_parts(folder: Path) -> tuple[list[Document], ...]:
 
 def _find(folder: Path, part: str) -> list[Path]:
     for pattern in (f"wiki.{part}.raw", f"wiki.{part}.tokens", f"{PARTS[part]}-*.parquet"):
-        files = sorted(folder.glob(pattern))
-        if files:
+        if files := sorted(folder.glob(pattern)):
             return files
     return []
 
 
 def _documents(folder: Path, part: str) -> list[Document]:
-    files = _find(folder, part)
-    if not files:
+    if not (files := _find(folder, part)):
         raise InputError(f"{folder}: no wiki.{part}.raw and no {PARTS[part]}-*.parquet; add it")
     parts = (_rows(file) if file.suffix == ".parquet" else read_text(file) for file in files)
     text = "".join(_BLANK_LINE.sub("", part) for part in parts)
