@@ -135,11 +135,8 @@ class Experiment:
         return task
 
     def check(self) -> None:
-        for name, given, least in (
-            ("seeds", self.seeds, 1),
-            ("draws", self.draws, 1),
-            ("tune", self.trials, 0),
-        ):
+        counts = {"seeds": (self.seeds, 1), "draws": (self.draws, 1), "tune": (self.trials, 0)}
+        for name, (given, least) in counts.items():
             # a text has no more draws, and the last is the trials'
             most = SPLITS - 1 if (self.name, name) == ("text", "draws") else MAX_RUNS
             if not least <= given <= most:
@@ -169,11 +166,8 @@ class Experiment:
         self, task: Task, model: str, seed: int, settings: Mapping[Any, object] | None = None
     ) -> TrainConfig:
         """Return the training configuration of a run; `settings` are values over `train`."""
-        decided = {
-            "model.num_outputs": task.num_outputs,
-            "data.length": task.training.inputs.shape[1],
-            "seed": seed,
-        }
+        length = task.training.inputs.shape[1]
+        decided = {"model.num_outputs": task.num_outputs, "data.length": length, "seed": seed}
 
         def load(name: str, settings: Mapping[Any, object]) -> TrainConfig:
             variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}

@@ -39,13 +39,9 @@ class Measure:
 
 ACCURACY = Measure("accuracy", "accuracy", "accuracy")
 BITS = Measure(
-    "bits per byte",
-    "loss",
-    "validation_loss",
-    unit=float(np.log(2)),
-    is_loss=True,
+    "bits per byte", "loss", "validation_loss", unit=float(np.log(2)), is_loss=True,
     span="number of inputs before",
-)
+)  # fmt: skip
 
 
 def measure_of(experiment: str) -> Measure:

@@ -146,11 +146,9 @@ def report_text(tree: Mapping[str, Any], folder: Path) -> str:
 
 
 def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
-    width = (
-        f"inner width chosen for as many parameters as the {title(REFERENCE)} model"
-        if experiment.equal_parameters
-        else "the same inner width; parameters differ"
-    )
+    width = "the same inner width; parameters differ"
+    if experiment.equal_parameters:
+        width = f"inner width chosen for as many parameters as the {title(REFERENCE)} model"
     parts = {"task": experiment.task, "training": experiment.train}
     rows = [(name, ", ".join(f"{k} {v}" for k, v in p.items())) for name, p in parts.items()]
     return [*((name, text or "the defaults") for name, text in rows), ("models", width)]

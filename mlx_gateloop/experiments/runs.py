@@ -146,8 +146,5 @@ class Trial(Run):
         return replace(task, test=task.test[:0])
 
     def _result(self, task: Task, progress: Progress) -> dict[str, Any]:
-        loss = progress.best_loss
-        return {
-            "settings": dict(self.settings),
-            "validation_loss": loss if np.isfinite(loss) else None,
-        }
+        loss = progress.best_loss if np.isfinite(progress.best_loss) else None
+        return {"settings": dict(self.settings), "validation_loss": loss}

@@ -110,10 +110,8 @@ def read_trials(experiment: Experiment, out: Path, model: str) -> list[dict[str,
 
 
 def _best(records: Iterable[dict[str, Any]]) -> Chosen:
-    known = [record for record in records if _has_loss(record)]
-    if not known:
-        return {}
-    return dict(min(known, key=lambda record: record["validation_loss"])["settings"])
+    known = sorted(filter(_has_loss, records), key=lambda record: record["validation_loss"])
+    return dict(known[0]["settings"]) if known else {}
 
 
 def _has_loss(record: Mapping[str, Any]) -> bool:
