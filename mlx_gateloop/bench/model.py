@@ -36,12 +36,7 @@ def mlx_models() -> dict[str, nn.Module]:
         "intermediate_size": 2 * WIDTH, "num_hidden_layers": 7, "conv_kernel": 4,
         "use_bias": False, "use_conv_bias": True,
     }  # fmt: skip
-    heads: dict[str, Any] = {
-        "num_heads": 6,
-        "head_dim": 64,
-        "n_groups": 1,
-        "time_step_limit": (0.0, float("inf")),
-    }
+    heads: dict[str, Any] = {"num_heads": 6, "head_dim": 64, "n_groups": 1}
     griffin: dict[str, Any] = {
         "attention_bias": False, "conv1d_width": 4, "intermediate_size": 6 * WIDTH,
         "logits_soft_cap": 30.0, "num_attention_heads": 3, "num_hidden_layers": 4,
@@ -55,8 +50,8 @@ def mlx_models() -> dict[str, nn.Module]:
         ),
         "mlx-lm mamba2": mamba2.Model(
             mamba2.ModelArgs(
-                "mamba2", **shared, **heads, state_size=64, layer_norm_epsilon=1e-5,
-                tie_word_embeddings=True, time_step_rank="auto",
+                "mamba2", **shared, **heads, state_size=64, tie_word_embeddings=True,
+                layer_norm_epsilon=1e-5, time_step_rank="auto", time_step_limit=(0.0, float("inf")),
             )
         ),
         "mlx-lm recurrent_gemma": recurrent_gemma.Model(
