@@ -109,8 +109,7 @@ def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any, *
         how |= {"max_tokens": arguments.max_tokens, "stop": arguments.stop, "speed": speed}
         pieces = stream(model, tokenizer, prompt, _sampling(arguments), **how)
     else:
-        texts = _samples(arguments, model, tokenizer, prompt, speed)
-        pieces = iter(["\n---\n".join(texts)])
+        pieces = iter(["\n---\n".join(_samples(arguments, model, tokenizer, prompt, speed))])
     is_empty = True
     for piece in pieces:
         print(piece, end="", flush=True)

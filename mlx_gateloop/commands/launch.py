@@ -49,11 +49,6 @@ def _launch(arguments: argparse.Namespace) -> int:
     parse(argv)
     hostfile = arguments.hostfile
     hosts = local_hosts(arguments.n) if hostfile is None else read_hostfile(hostfile)
-    settings = Settings(
-        replace(hosts, backend=arguments.backend or hosts.backend),
-        arguments.port,
-        arguments.python,
-        arguments.limit,
-        arguments.start_limit,
-    )
-    return launch(settings, argv, arguments.restarts)
+    hosts = replace(hosts, backend=arguments.backend or hosts.backend)
+    how = arguments.port, arguments.python, arguments.limit, arguments.start_limit
+    return launch(Settings(hosts, *how), argv, arguments.restarts)

@@ -110,11 +110,10 @@ def with_a_token_to_read(fetch: Any) -> Any:
 
     def search(self: Any, model: Any, tokens: list[int]) -> tuple[Any, list[int]]:
         try:
-            found: tuple[Any, list[int]] = fetch(self, model, tokens)
+            return fetch(self, model, tokens)
         except CannotTrim:
             with final():
-                found = fetch(self, model, tokens)
-        return found
+                return fetch(self, model, tokens)
 
     def fetch_nearest_cache(self: Any, model: Any, tokens: list[int]) -> tuple[Any, list[int]]:
         cache, rest = search(self, model, tokens)
