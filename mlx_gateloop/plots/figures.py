@@ -34,11 +34,9 @@ def training_curves(log_path: Path, png_path: Path) -> None:
     loss_axes = figure.add_subplot(xlabel="step", ylabel="loss (nats per token)")
     loss_axes.plot(*_series(records, "loss"), label="training")
     loss_axes.plot(*_series(records, "validation_loss"), marker="o", label="validation")
-    rate_axes = loss_axes.twinx()
-    rate_axes.set_ylabel("learning rate")
-    rate_axes.plot(
-        *_series(records, "learning_rate"), color="0.7", linewidth=1, label="learning rate"
-    )
+    rates = loss_axes.twinx()
+    rates.set_ylabel("learning rate")
+    rates.plot(*_series(records, "learning_rate"), color="0.7", linewidth=1, label="learning rate")
     add_grid(loss_axes)
     add_legend(figure)
     save_png(figure, png_path)
@@ -150,9 +148,8 @@ def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
         ("|a|", trace.magnitude, 0, 1, "viridis", np.mean),
         ("arg a", trace.phase, -np.pi, np.pi, "twilight_shifted", mean_direction),
     ]
-    for (*images, bottom), (name, read, low, high, colours, average) in zip(
-        grid.T, columns, strict=True
-    ):
+    for (*images, bottom), column in zip(grid.T, columns, strict=True):
+        name, read, low, high, colours, average = column
         values = [read(layer) for layer in range(trace.layers)]
         for layer, axes in enumerate(images):
             label = f"layer {layer + 1}"

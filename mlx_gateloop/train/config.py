@@ -191,10 +191,8 @@ class TrainConfig:
             raise ValueError("optimizer.knots: the steps must rise")
         if self.carry_state and not self.data.packed:
             raise ValueError("carry_state needs data.packed: true")
-        can_chunk = (
-            model.dropout == 0 and model.mixer == "gate_loop" and self.sequence_parallel == 1
-        )
-        if (self.sequence_chunk is not None or self.carry_state) and not can_chunk:
+        allowed = model.dropout == 0 and model.mixer == "gate_loop" and self.sequence_parallel == 1
+        if (self.sequence_chunk is not None or self.carry_state) and not allowed:
             name = "carry_state" if self.sequence_chunk is None else "sequence_chunk"
             needs = "model.dropout: 0, model.mixer: gate_loop and sequence_parallel: 1"
             raise ValueError(f"{name} needs {needs}")

@@ -182,13 +182,11 @@ class Run:
         self._count(loss, norm)
         steps = (progress.step - 1) % self.config.log_every + 1  # since the last log record
         rate = steps * self.trainer.tokens_per_step / progress.recent_seconds
-        memory = mx.get_peak_memory() / 2**30
-        bar.set_postfix_str(
-            f"loss {loss:.3f}, {rate:,.0f} tokens/s, {memory:.2f} GB", refresh=False
-        )
+        peak = mx.get_peak_memory() / 2**30
+        bar.set_postfix_str(f"loss {loss:.3f}, {rate:,.0f} tokens/s, {peak:.2f} GB", refresh=False)
         bar.update()
         if self._is_due(self.config.log_every):
-            self._log(norm, rate, memory)
+            self._log(norm, rate, peak)
 
     def _plan(self, pace: Pace) -> None:
         self.config = config = pace.plan(self.config, self.progress.step)

@@ -91,10 +91,8 @@ def _make_gradients(
         inputs: mx.array, answers: mx.array, scale: mx.array, *starts: mx.array
     ) -> tuple[mx.array, Tree]:
         parameters = model.trainable_parameters()
-        others = (None, *starts) if starts else ()
-        (_, total), gradient = mx.value_and_grad(losses)(
-            parameters, inputs, answers, scale, *others
-        )
+        extra = (None, *starts) if starts else ()
+        (_, total), gradient = mx.value_and_grad(losses)(parameters, inputs, answers, scale, *extra)
         model.update(parameters)
         return total, gradient
 
