@@ -47,8 +47,7 @@ def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
     except KeyboardInterrupt as interrupt:
         return 130, printable(str(interrupt) or "interrupted")
     except Exception as error:
-        message = _users_error(error)
-        if message is None:
+        if (message := _users_error(error)) is None:
             raise
         return 2, printable(f"error: {'; '.join(message.splitlines())}")
 

@@ -240,8 +240,7 @@ def until(pieces: Iterator[str], stop: str | Sequence[str]) -> Iterator[str]:
     held = ""
     for piece in pieces:
         held += piece
-        found = [(at + len(s), at) for s in stop if (at := held.find(s)) >= 0]
-        if found:
+        if found := [(at + len(s), at) for s in stop if (at := held.find(s)) >= 0]:
             _, start = min(found)
             if start:
                 yield held[:start]

@@ -19,8 +19,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # `app` and `convert` lie in the repository and in no wheel: they are found there, after all that is
 # installed.
-ROOT = str(Path(__file__).parent.parent)
-if ROOT not in sys.path:
+if (ROOT := str(Path(__file__).parent.parent)) not in sys.path:
     sys.path.append(ROOT)
 
 # Machines are shared and MLX compiles on first use: how long an example takes proves nothing.

@@ -145,8 +145,7 @@ async def stream_updates(
     last: object = None
     while True:
         done = all(run.done for run in runs)  # read first: the last yield shows the end
-        now = [(len(run.pieces), run.done) for run in runs]
-        if now != last:
+        if (now := [(len(run.pieces), run.done) for run in runs]) != last:
             yield [(run, await feed()) for run, feed in zip(runs, feeds, strict=True)]
             last = now
         if done:

@@ -71,8 +71,7 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def _stop_timer(self) -> None:
-        timer = self._waiting.pop(self, None)
-        if timer is not None:
+        if (timer := self._waiting.pop(self, None)) is not None:
             timer.cancel()
 
 

@@ -142,8 +142,7 @@ def _check_archive(path: Path) -> bool:
 
 
 def _why_rejected(message: str) -> str:
-    named = re.search(r"GLOBAL ([\w.]+)", message)
-    if named is None:
+    if (named := re.search(r"GLOBAL ([\w.]+)", message)) is None:
         reason = message.partition("WeightsUnpickler error:")[2].partition("Check the doc")[0]
         advice = "save the weights as safetensors"
         return f"unsafe pickle or a damaged file ({one_line(Exception(reason))}); {advice}"

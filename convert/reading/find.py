@@ -139,8 +139,7 @@ def _files_in(directory: Path) -> list[Path]:
     for file in map(directory.joinpath, STANDARD_FILES):
         if file.exists():
             return _shards(file) if file.suffix == ".json" else [file]
-    found = sorted(file for file in directory.iterdir() if file.suffix in READERS)
-    if found:
+    if found := sorted(file for file in directory.iterdir() if file.suffix in READERS):
         _refuse_shard(found[0])
     if len(found) == 1:
         return found
@@ -199,8 +198,7 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
         known = [key for key in wrappers if key in holders][:1]
         if known or wrappers is FLAX_WRAPPERS or any(isinstance(t, Stored) for t in tree.values()):
             holders = known + [key for key in holders if AVERAGED.search(key)]
-        key = _choose(holders, ema, notes)
-        if key is None:
+        if (key := _choose(holders, ema, notes)) is None:
             break
         notes += [f"took {key!r} and ignored the rest"] if len(tree) > 1 else []
         tree = tree[key]

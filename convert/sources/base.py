@@ -70,8 +70,7 @@ class Format(ABC, Generic[Args]):
         return InputError(f"{self.kind}: {problem}")
 
     def matrix(self, shapes: Shapes, name: str) -> tuple[int, int]:
-        shape = shapes.get(name)
-        if shape is None:
+        if (shape := shapes.get(name)) is None:
             raise self.error(f"missing {name}")
         if len(shape) != 2:
             raise self.error(f"{name} must be a matrix, got shape {shape}")

@@ -81,8 +81,7 @@ def recorded():
 
 def grown(kernels):
     """The kernels that take 5% more instructions than the table says, and how many."""
-    table = recorded()
-    if table is None:
+    if (table := recorded()) is None:
         pytest.skip(f"{TABLE.name} is of another compiler than {nvrtc.version()}")
     found = {key: len(tile) / steps for key, tile, steps, _ in kernels}
     return {key: count for key, count in found.items() if count > MORE * table[key]}

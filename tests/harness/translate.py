@@ -79,7 +79,6 @@ def _shared_memory(body, keyword, observed):
         return declared
 
     body = re.sub(DECLARATION.format(keyword), declare, body)
-    left = re.search(rf"\b{keyword}\b[^*&;()]*;", body)
-    if left:
+    if left := re.search(rf"\b{keyword}\b[^*&;()]*;", body):
         raise ValueError(f"a declaration that the harness does not read: {left.group(0)}")
     return body
