@@ -13,7 +13,7 @@ from browser.conftest import Visitor
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 SHOWN = "heatmaps.shown"
 # Edges may be smoothed a little differently: a path's length decides how Chromium does it.
-AS_SHOWN_ANEW = """() => {
+AS_PAINTED_AGAIN = """() => {
   const gl = document.querySelector('#chat-view .gl'), names = ['magnitude', 'phase', 'layers'];
   const pixels = () => names.map(name => gl.querySelector(`.${name}`)).map(canvas =>
     canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data);
@@ -168,7 +168,7 @@ def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, 
         page.tab.wait_for_function(has(count))
         page.painted()
         assert not page.view("done")
-        assert page.tab.evaluate(AS_SHOWN_ANEW) == []
+        assert page.tab.evaluate(AS_PAINTED_AGAIN) == []
     page.tab.locator("#chat-stop").dispatch_event("click")  # it may have ended
     page.finished()
     assert page.view("heatmaps.pictures[0].row") == 2
