@@ -76,10 +76,11 @@ class Draw:
             logs = apply_min_p(logs, sampling.min_p)
         if 0 < sampling.top_k < logs.shape[-1]:
             logs = apply_top_k(logs, sampling.top_k)
+        logs = logs.astype(mx.float32) / max(sampling.temperature, LEAST)
         # mlx-lm's own sampler draws from the global state, which other streams use too.
         rows = [
             mx.random.categorical(row, key=mx.random.key(self._number()))
-            for row in mx.split(logs / max(sampling.temperature, LEAST), len(logs))
+            for row in mx.split(logs, len(logs))
         ]
         return rows[0] if len(rows) == 1 else mx.concatenate(rows)
 
@@ -136,7 +137,8 @@ def stream(
         speed: Filled in with counts and rates.
         draft: A smaller model of the same tokenizer that proposes tokens, see `check_draft`.
         lookup: The text so far proposes tokens, see `model.lookup`.
-        state: What was read before the prompt, which may then be empty; it stays as it is.
+        state: What was read before the prompt, which may then be empty; it stays as it is. A
+            repetition penalty counts tokens of the prompt and the answer alone.
 
     Raises:
         InputError: A prompt or a limit that cannot be used.
@@ -149,6 +151,8 @@ def stream(
     check_max_tokens(max_tokens)
     if draft is not None and state is not None:
         raise InputError("draft: has not read the state; leave one out")
+    if draft is not None and sampling.repetition_penalty != 1:
+        raise InputError("repetition_penalty: not with a draft model; leave one out")
     draw, processors = sampler(sampling)
     ids = prompt_ids(model, tokenizer, prompt, state is not None and state.tokens > 0)
     before = [*state.last, *ids] if state is not None else ids

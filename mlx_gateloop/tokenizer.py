@@ -41,7 +41,8 @@ CHAT_TEMPLATE = (
 
 _SPACE = "\u2581"  # a space in the pieces of sentencepiece
 _PART = "\ufffd"  # how `decode` writes a letter that lacks bytes
-CONTEXT = 8  # tokens that decide how the next one is written; a letter has up to four
+LETTER = 4  # bytes at most
+CONTEXT = 8  # tokens that decide how the next one is written
 
 # Text for sentencepiece: runs without line ends, so that no piece spans lines, and without the
 # characters that it reserves. It would drop sentences that have one or are too long.
@@ -211,10 +212,14 @@ class TextStream:
     def add(self, token: int) -> str:
         """Return what a token adds; a letter's bytes belong to its last token."""
         self._new.append(token)
-        text = self._rest()
+        text, size = self._rest(), len(self._new)
         if text.endswith(_PART):
-            return ""
-        self._context, self._new = self._new, []
+            if size < CONTEXT:
+                return ""
+            # Bytes of no letter, or U+FFFD: after a whole one, which is one letter, not three.
+            size = min(range(size, size - LETTER, -1), key=lambda n: len(self._rest(n)))
+            text = self._rest(size)
+        self._context, self._new = self._new[:size], self._new[size:]
         self._known = self._decode(self._context)
         return text
 
@@ -222,8 +227,8 @@ class TextStream:
         """Return what was held back: the beginning of a letter."""
         return self._rest() if self._new else ""
 
-    def _rest(self) -> str:
-        return self._decode([*self._context, *self._new])[len(self._known) :]
+    def _rest(self, size: int | None = None) -> str:
+        return self._decode([*self._context, *self._new[:size]])[len(self._known) :]
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:

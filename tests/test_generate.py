@@ -15,7 +15,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 import mlx_gateloop as gl
 from mlx_gateloop import generate
 from mlx_gateloop.data import pack
-from mlx_gateloop.generate import Sampling, Speed, check_draft, prompt_ids, stream, until
+from mlx_gateloop.generate import Draw, Sampling, Speed, check_draft, prompt_ids, stream, until
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,8 @@ def test_a_state_stays_as_it_is(model_and_tokenizer):
     assert [texts[0], state.tokens] == [text(model_and_tokenizer), 3]
     line = refusal(text, model_and_tokenizer, state=state, draft=model)
     assert line.startswith("draft: has not read the state")
+    line = refusal(stream, *model_and_tokenizer, "a", Sampling(repetition_penalty=2), draft=model)
+    assert line.startswith("repetition_penalty: not with a draft")
 
 
 def test_a_draft_of_other_tokens_is_refused(model_and_tokenizer):
@@ -136,6 +138,12 @@ IMPOSSIBLE += [("top_k", -1), ("min_p", 2), ("repetition_penalty", 0), ("seed", 
 @pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
 def test_impossible_sampling_is_named(name, value):
     assert refusal(Sampling, **{name: value}).startswith(f"{name}: expected a number")
+
+
+def test_a_low_temperature_takes_the_likeliest_in_float16():
+    logs = mx.linspace(-20, -8, 50_000)[None].astype(mx.float16)
+    logs[0, 7] = -7
+    assert Draw(Sampling(1e-4, seed=1))(logs).item() == 7
 
 
 def test_no_tokens_and_an_empty_stop_string_are_refused(model_and_tokenizer):

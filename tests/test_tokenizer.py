@@ -1,4 +1,5 @@
 import copy
+from unittest.mock import Mock
 
 import pytest
 import sentencepiece
@@ -71,6 +72,15 @@ def test_a_continuation_is_streamed_as_decode_writes_it(any_tokenizer, text, dat
 def test_any_tokens_are_streamed(any_tokenizer, ids):
     ids = [token for token in ids if token < len(any_tokenizer)]
     assert len(token_texts(any_tokenizer, ids)) == len(ids)
+
+
+@pytest.mark.parametrize("text", [b"\x80", b"\xf0\x9f", "\ufffd".encode()])
+def test_what_is_no_letter_is_streamed_in_time(tokenizer, text):
+    ids = [tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in text * 200]
+    decoded = []
+    counted = Mock(decode=lambda ids: decoded.append(len(ids)) or tokenizer.decode(ids))
+    assert sum(map(bool, token_texts(counted, ids))) > len(ids) / 9
+    assert sum(decoded) < 50 * len(ids)
 
 
 def test_multi_byte_characters_are_not_streamed_in_pieces(any_tokenizer):

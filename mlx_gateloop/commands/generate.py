@@ -61,8 +61,6 @@ def _generate(arguments: argparse.Namespace) -> None:
     model, tokenizer = load(arguments.model)
     draft = None
     if arguments.draft_model is not None:
-        if arguments.repetition_penalty != 1:
-            raise InputError("--repetition-penalty: not with --draft-model; leave one out")
         draft, its_tokenizer = load(arguments.draft_model)
         check_draft(model, tokenizer, draft, its_tokenizer)
     state = None if arguments.state is None else read_state(arguments.state, model, tokenizer)

@@ -172,9 +172,8 @@ def _usable(model: nn.Module, source: str) -> nn.Module:
     mx.eval(mx.random.state)
     if mx.default_device().type != mx.cpu:
         return model
-    quantized = _quantized(model).get("quantization", {"bits": 8, "mode": "affine"})
-    is_8_bit = (quantized["bits"], quantized["mode"]) == (8, "affine")
-    if not (isinstance(model, Model) and is_8_bit and can_keep_short()):
+    stored = {(getattr(m, "bits", 8), getattr(m, "mode", "affine")) for m in model.modules()}
+    if not (isinstance(model, Model) and stored == {(8, "affine")} and can_keep_short()):
         return _in_float32(model, source)
     keep_short(model)
     mx.eval(model.parameters())
@@ -184,7 +183,7 @@ def _usable(model: nn.Module, source: str) -> nn.Module:
 def _in_float32(model: nn.Module, source: str) -> nn.Module:
     from mlx_lm.utils import dequantize_model
 
-    quantized = _quantized(model)
+    bits = sorted({module.bits for module in model.modules() if hasattr(module, "bits")})
     dtypes = {p.dtype for p in dict(tree_flatten(model.parameters())).values()} - {mx.float32}
     if not dtypes:
         return model
@@ -193,7 +192,7 @@ def _in_float32(model: nn.Module, source: str) -> nn.Module:
     dequantize_model(model).set_dtype(mx.float32)
     mx.eval(model.parameters())
     names = ", ".join(sorted(str(dtype).removeprefix("mlx.core.") for dtype in dtypes))
-    stored = f"{quantized['quantization']['bits']}-bit" if quantized else names
+    stored = f"{'- and '.join(map(str, bits))}-bit" if bits else names
     _warn_once(f"{source}: {stored} weights run in float32 on a CPU, where that is faster")
     return model
 

@@ -54,6 +54,8 @@ def gate_loop(
     Returns:
         y in v's shape and dtype, and the state after the last step, float32, in h0's form, with
         P = 2 for complex and P = 1 for real a. All arithmetic is float32; both are differentiable.
+        With |a| > 1 products of up to 64 transitions may overflow, where one step after another
+        would not.
         Shapeless `mx.compile` works for "cpu" only, and with real a for h0 with P = 1, as MLX's
         slices need fixed shapes; an array that the compiled function captures, such as a loss's
         weight, must fit: MLX's own operations do not check it.

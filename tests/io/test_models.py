@@ -109,6 +109,14 @@ def quantize(model):
     nn.quantize(model, group_size=32, bits=8)
 
 
+def mix(model):
+    finer = {"bits": 8, "group_size": 32}
+    nn.quantize(
+        model, 32, 4, class_predicate=lambda path, module: hasattr(module, "to_quantized")
+        and (finer if "embed" in path or "head" in path else True),
+    )  # fmt: skip
+
+
 def halve(model):
     model.layers[0].channel_mixing.set_dtype(mx.bfloat16)
 
@@ -150,6 +158,7 @@ def test_a_cpu_reads_short_weights_as_they_are(tokenizer, tmp_path, caplog, chan
 
 @pytest.mark.parametrize(("change", "kind"), [
     (lambda model: nn.quantize(model, group_size=32, mode="mxfp4"), "4-bit"),
+    (mix, "4- and 8-bit"),
     (lambda model: model.set_dtype(mx.bfloat16), "bfloat16"),
 ])  # fmt: skip
 def test_other_weights_become_float32(tokenizer, tmp_path, caplog, monkeypatch, change, kind):
