@@ -19,7 +19,8 @@ from .status import status
 
 def chat_tab(
     page: gr.Blocks, handlers: Handlers, controls: Controls, side: SideList | None
-) -> None:
+) -> gr.Textbox:
+    """Make the tab; returns the box for messages."""
     history = gr.State([])
     kept = gr.Textbox(visible=False)  # the session token that the tab stores
     with gr.Row(equal_height=False):
@@ -63,7 +64,7 @@ def chat_tab(
     for event, change in ((chatbot.retry, _retry), (chatbot.edit, _edit)):
         again = event(change, history, history, **QUICK)
         changed.append(stream(again.then, handlers.answer, inputs, outputs))
-    undone = chatbot.undo(_undo, history, [history, box], **QUICK)
+    undone = chatbot.undo(_undo, [history, box], [history, box], **QUICK)
     undone.then(handlers.undo, [history, *who.values(), start], outputs, **QUICK)
     for button, step in ((older, -1), (newer, 1)):
         turn = partial(handlers.turn, step=step)
@@ -85,6 +86,7 @@ def chat_tab(
             side.refresh_on(event.then)
     for event in (*others, resumed):
         event.then(None, kept, js=f"(s) => {{ {scripts.call('tab_memory', 'keepSession', 's')} }}")
+    return box
 
 
 def _picked(event: gr.SelectData) -> str:
@@ -100,9 +102,9 @@ def _edit(history: History, event: gr.EditData) -> History:
     return [*history[: _index(event)], {"role": "user", "content": str(event.value)}]
 
 
-def _undo(history: History, event: gr.UndoData) -> tuple[Any, ...]:
+def _undo(history: History, typed: str, event: gr.UndoData) -> tuple[Any, ...]:
     index = _index(event)
-    return history[:index], history[index]["content"] if index < len(history) else ""
+    return history[:index], typed or (history[index]["content"] if index < len(history) else "")
 
 
 def _index(event: gr.RetryData | gr.EditData | gr.UndoData) -> int:

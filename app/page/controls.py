@@ -76,9 +76,9 @@ def settings(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls:
     return Controls(session, model, system, values)
 
 
-def keep_settings(page: gr.Blocks, controls: Controls, text: gr.Textbox) -> None:
-    """Keep the settings of a tab, and its text to complete, across reloads."""
-    kept: list[Any] = [controls.model, controls.system, text, *controls.values.values()]
+def keep_settings(page: gr.Blocks, controls: Controls, *boxes: gr.Textbox) -> None:
+    """Keep the settings of a tab, and what its boxes hold, across reloads."""
+    kept: list[Any] = [controls.model, controls.system, *boxes, *controls.values.values()]
     keep, stored = (scripts.call("tab_memory", f, "...v") for f in ("keepSettings", "settings"))
     changes = [setting.change for setting in kept]
     gr.on(changes, None, kept, None, js=f"(...v) => {{ {keep} }}", **PRIVATE)

@@ -66,6 +66,8 @@ class Handlers:
                 yield box, *update
                 box = gr.skip()  # keep what the user types meanwhile
         except gr.Error:
+            if len(self.sessions.get(session)[0]) > len(asked):  # it has a part of the answer
+                raise
             cut = earlier if history == shown else None  # it can still be continued
             self.sessions.put(session, history, cut)
             yield text, history, escape_history(history), gr.skip(), self.status(session, cut)
@@ -104,9 +106,9 @@ class Handlers:
                 yield self._outputs(session, messages, current)
         except gr.Error:
             cut = earlier if answering is None and history == shown_before else None
-            if cut is not None:
-                self.sessions.put(session, history, cut)
-            yield history, escape_history(history), gr.skip(), self.status(session, cut)
+            left = history if answering is None else self.sessions.get(session)[0]
+            self.sessions.put(session, left, cut)
+            yield left, escape_history(left), gr.skip(), self.status(session, cut)
             raise
         finally:
             if kept is not None:

@@ -11,7 +11,7 @@ from ..generation.run import Limits, public_line
 from ..generation.worker_pool import WorkerPool
 from .sessions import Chat, History, Sessions
 
-MAX_IMPORT = 200_000  # bytes; a request has at most 256 kB
+MAX_IMPORT = 240_000  # bytes, as JSON; a request has at most 256 KiB
 
 
 class Keeper:
@@ -75,7 +75,7 @@ def imported(file: object) -> History:
     name, size, text = file if isinstance(file, list) and len(file) == 3 else ("", 0, "")
     name = str(name)[:80]
     if not isinstance(size, int) or not isinstance(text, str) or size > MAX_IMPORT:
-        raise InputError(f"{name}: not imported: more than {MAX_IMPORT:,} bytes")
+        raise InputError(f"{name}: not imported: more than {MAX_IMPORT:,} bytes in a request")
     try:
         content: Any = json.loads(text)
         messages = content["messages"] if isinstance(content, dict) else content

@@ -53,7 +53,7 @@ def build(handlers: Handlers) -> gr.Blocks:
         chats = handlers.engine.models.info(handlers.first_model).chats
         with gr.Tabs(selected="chat" if chats else "completion", elem_id="tabs"):
             with gr.Tab("Chat", id="chat"):
-                chat_tab(page, handlers, controls, side)
+                message = chat_tab(page, handlers, controls, side)
             with gr.Tab("Completion", id="completion"):
                 text = _completion(handlers, controls)
             with gr.Tab("Side by side"):
@@ -75,7 +75,7 @@ def build(handlers: Handlers) -> gr.Blocks:
         )
         scripted = f"() => {{ {unescape}; {copies}; {show_theme}; {show_tab}; {start_tour} }}"
         page.load(None, js=scripted, **PRIVATE)
-        keep_settings(page, controls, text)
+        keep_settings(page, controls, message, text)
         add_endpoint(handlers.engine, handlers.first_model)
     return page
 

@@ -60,7 +60,7 @@ export class ChatWords {
     if (this.choice === null) this.codes = this.latest;
     if (ends && this.choice === null) this.setStatus(OFFER);
     if (ends && document.activeElement === document.body && matchMedia("(pointer: fine)").matches)
-      document.querySelector("#chat-box textarea").focus(); // it was on Send or Stop
+      document.querySelector("#chat-box textarea").focus({ preventScroll: true }); // it was on Send or Stop
     this.paint();
   }
 

@@ -25,7 +25,7 @@ export function attach(element) {
   });
   document.addEventListener("input", ({ target }) => {
     if (!target.closest("#temperature, #temperature-here")) return;
-    show(target.valueAsNumber);
+    show(target.valueAsNumber || 0); // NaN while the field is empty
   });
   show();
 }

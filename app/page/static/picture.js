@@ -1,4 +1,6 @@
 /** A picture with one pixel per cell, some rows at some tokens; paints each cell once. */
+const WIDEST = 65_535; // pixels of a canvas
+
 export class Picture {
   constructor(indices, row, bin) {
     Object.assign(this, { indices, row, bin });
@@ -20,7 +22,10 @@ export class Picture {
     if (start + count >= width) {
       // keep an empty column after the last one
       const old = this.canvas;
-      this.canvas = Picture.#canvas(Math.max(start + count + 1, 2 * width), height);
+      this.canvas = Picture.#canvas(
+        Math.max(start + count + 1, Math.min(2 * width, WIDEST)),
+        height,
+      );
       this.canvas.getContext("2d").drawImage(old, 0, 0);
     }
     const image = new ImageData(count, height);

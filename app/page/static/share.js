@@ -1,6 +1,6 @@
 import { NO_REPLY } from "./counterfactual.js";
 
-const LARGEST = 200_000; // bytes of a file
+const LARGEST = 240_000; // bytes of a file, as JSON
 const KEPT_MS = 60_000; // for the browser to save the file
 
 export const saveView = async (view) => {
@@ -29,7 +29,9 @@ export function pickText() {
   return new Promise((done) => {
     input.onchange = async () => {
       const [file] = input.files;
-      done([file.name, file.size, file.size > LARGEST ? "" : await file.text()]);
+      const text = file.size > LARGEST ? "" : await file.text();
+      const size = Math.max(file.size, new Blob([JSON.stringify(text)]).size);
+      done([file.name, size, size > LARGEST ? "" : text]);
     };
   });
 }

@@ -9,8 +9,8 @@ export const plain = (text) =>
 
 /** Shorten and quote a text. @param {string} text */
 export function quoted(text) {
-  const shown = plain(text.replaceAll("\n", "↵"));
-  return `“${shown.length > 40 ? `${shown.slice(0, 39)}…` : shown}”`;
+  const letters = [...plain(text.replaceAll("\n", "↵"))];
+  return `“${letters.length > 40 ? `${letters.slice(0, 39).join("")}…` : letters.join("")}”`;
 }
 
 /** Format a share from 0 to 1. @param {number} share */

@@ -62,6 +62,7 @@ export class View {
       layers.selectedIndex = slowest(recorded.layers);
     }
     this.find("slider").max = this.last;
+    this.find("play").disabled = this.last < 0;
     this.showLayer();
     this.goTo(this.last);
   }

@@ -58,6 +58,8 @@ def test_a_reload_keeps_what_a_tab_has_and_a_closed_tab_ends_its_run(page, new_p
     page.tab.locator("#words-fade input").uncheck()
     page.tab.wait_for_function(has(100))
     run = page.view("run")
+    page.tab.locator("#chat-box textarea").fill("a draft")
+    page.tab.wait_for_function("sessionStorage.getItem('gateloop.settings').includes('a draft')")
     page.reopen()
     page.shows(1)
     assert page.finished() < 1024
@@ -65,6 +67,7 @@ def test_a_reload_keeps_what_a_tab_has_and_a_closed_tab_ends_its_run(page, new_p
     assert page.view("run") == run
     assert page.tab.evaluate(DARK)
     assert page.tab.locator("#system textarea").input_value() == "Be brief."
+    assert page.tab.locator("#chat-box textarea").input_value() == "a draft"
     assert not page.tab.locator("#words-fade input").is_checked()
     other = new_page(context=page.tab.context)  # nobody's chat is shown to another tab
     assert other.messages() == []

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -15,7 +16,7 @@ from mlx_gateloop.app.conversations.folder import ConversationFolder
 from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.page import chat_tab
 from mlx_gateloop.app.page.controls import stream
-from mlx_gateloop.app.page.handlers import Handlers, new_session, status
+from mlx_gateloop.app.page.handlers import Handlers, new_session, status, user_error
 from mlx_gateloop.app.page.updates import OFF
 
 import mlx_gateloop as gl
@@ -85,6 +86,26 @@ async def test_stop_ends_the_runs_of_one_tab_of_one_visitor(handlers):
     while handlers._running:  # the loop closes what they awaited
         await asyncio.sleep(0.01)
     assert all(run.stopped for run in runs.values())  # as if the tabs were closed
+
+
+async def test_a_late_failure_keeps_what_was_written(handlers, monkeypatch):
+    me, seen, stream = new_session(), [], handlers._stream
+
+    async def failing(*arguments):
+        async for update in stream(*arguments):
+            yield update
+            if update[0][0].text:
+                raise user_error("the model is out of memory")
+
+    monkeypatch.setattr(handlers, "_stream", failing)
+    with suppress(gr.Error):
+        async for update in chat(handlers, "hello", me):
+            seen.append(update)
+    box, history, *_ = seen[-1]
+    assert box != "hello"  # which is sent, and the next message may be typed
+    assert [message["role"] for message in history] == ["user", "assistant"]
+    assert history[1]["content"]
+    assert handlers.sessions.get(me) == (history, None)
 
 
 async def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
@@ -347,9 +368,11 @@ def test_what_was_cut_can_be_continued_after_a_refused_request(handlers, monkeyp
     assert handlers.sessions.get(me)[0] == [*history, *history]  # as a page with other messages
 
 
-@pytest.mark.parametrize("handler", [chat_tab._retry, chat_tab._edit, chat_tab._undo])
+@pytest.mark.parametrize(
+    "handler", [chat_tab._retry, chat_tab._edit, partial(chat_tab._undo, typed="")]
+)
 def test_a_message_that_a_page_makes_up_is_refused(handler):
     for index in (None, "a", [], {}, -1, [-1], [None], True):
         event = None if index is None else SimpleNamespace(index=index, value="x")
         with pytest.raises(gr.Error, match="Choose a message"):
-            handler([{"role": "user", "content": "a"}], event)
+            handler([{"role": "user", "content": "a"}], event=event)
