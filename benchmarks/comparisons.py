@@ -13,6 +13,7 @@ per byte.
 """
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ SHARED = ("name", "preset", "task", "seeds", "draws", "equal_parameters", "data"
 def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
     """Read the results of an experiment that was made in one folder or in several."""
     whole, *others = parts = [*map(read_results, folders)]
-    options = [{*part["experiment"]["train"].items()} for part in parts]
+    options = [{*map(_option, part["experiment"]["train"].items())} for part in parts]
     for part, own in zip(parts, options, strict=True):
         _add_to_names(part, sorted(own - set.intersection(*options)))
     for folder, part in zip(folders[1:], others, strict=True):
@@ -48,6 +49,11 @@ def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
         whole["curves"] |= part["curves"]
         whole["runs"] += part["runs"]
     return whole
+
+
+def _option(pair: tuple[str, Any]) -> tuple[str, Any]:
+    key, value = pair
+    return key, json.dumps(value) if isinstance(value, list) else value
 
 
 def _add_to_names(part: Mapping[str, Any], options: Sequence[tuple[str, object]]) -> None:

@@ -128,7 +128,8 @@ def table(records: list[dict[str, Any]]) -> str:
         runs = [record["found"] for record in records if record["text"] == text]
         for label in runs[0]:
             values = np.array([run[label] for run in runs])
-            mean, spread = values.mean(0), [f" ± {s:.3f}" * (len(runs) > 1) for s in values.std(0)]
+            mean, deviation = values.mean(0), values.std(0, ddof=len(runs) > 1)
+            spread = [f" ± {s:.3f}" * (len(runs) > 1) for s in deviation]
             losses = [f"{m:.3f}{s}" for m, s in zip(mean[2:], spread[2:], strict=True)]
             rows.append([text, label, f"{mean[0]:,.0f}", f"{mean[1]:.0f}", *losses])
     distances = [f"{a + 1} to {b}" for a, b in itertools.pairwise(EDGES)]

@@ -158,19 +158,26 @@ class DocumentBatches:
         self.per_epoch = len(self._pieces) // self.batch_size
 
     @property
-    def targets(self) -> float:
+    def tokens(self) -> float:
+        """The mean number of tokens in a batch, without padding."""
         sizes = np.minimum(self._pieces[:, 1] - self._pieces[:, 0] - 1, self.length)
-        return self.batch_size * float(sizes.mean()) * self._stream.share
+        return self.batch_size * float(sizes.mean())
+
+    @property
+    def targets(self) -> float:
+        return self.tokens * self._stream.share
 
     def batch(self, epoch: int, index: int) -> tuple[np.ndarray, ...]:
         """Return inputs and targets, int32 `[batch_size, length]`."""
         order = shuffled(len(self._pieces), self._seed, epoch)
         return self._rows(order[index * self.batch_size : (index + 1) * self.batch_size])
 
-    def in_order(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield all pieces once; the last batch may be smaller."""
-        for first in range(0, len(self._pieces), self.batch_size):
-            yield self._rows(np.arange(first, min(first + self.batch_size, len(self._pieces))))
+    def in_order(self, most: int | None = None) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield all pieces once, or `most` from all over; the last batch may be smaller."""
+        count = len(self._pieces)
+        numbers = np.linspace(0, count - 1, min(most or count, count)).round().astype(int)
+        for first in range(0, len(numbers), self.batch_size):
+            yield self._rows(numbers[first : first + self.batch_size])
 
     def _rows(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
         positions, ends = self._pieces[numbers].T[..., None]

@@ -23,7 +23,7 @@ PORT = 32323  # as `mlx.launch` has it
 STOPPING = 2.0  # seconds for ranks that have not joined to hear that it is over
 GRACE = 10.0  # seconds beyond the limit of an exchange in which all ranks must have ended
 # MLX's lines about a lost peer, which it writes in pieces; the rank says it in one line.
-NOISE = re.compile(rb"^\[ring\] .*(\n|\Z)", re.MULTILINE)
+NOISE = re.compile(rb"^\[ring\].*(\n|\Z)", re.MULTILINE)
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "LogLevel=QUIET")
 
 

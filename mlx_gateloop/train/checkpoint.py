@@ -133,7 +133,7 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):
             values = f"it had {before.get(key)}, now it is {after.get(key)}"
-            longer = "to train longer, start a new run with --weights"
+            longer = "to train longer, start a new run from its model"
             values += f"; {longer if key in ('steps', 'epochs') else 'give the same options'}"
             raise InputError(f"{path}: the run to resume differs in {key}: {values}")
 

@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_reduce
 
+from mlx_gateloop.data.packing import DocumentBatches
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
@@ -49,6 +50,8 @@ class Trainer:
         self.model = make_model(config, source.vocab_size)
         check_memory("the model", 4 * num_parameters(self.model))
         accumulate = config.optimizer.accumulate
+        if isinstance(source.batches, DocumentBatches):  # whose rows may be short
+            self.tokens_per_step = round(accumulate * source.batches.tokens)
         optimizer = decided(config.optimizer, source.batches.per_epoch / accumulate)
         self.optimizer = make_optimizer(optimizer, self.steps)
         self.optimizer.init(self.model.trainable_parameters())

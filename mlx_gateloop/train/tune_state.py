@@ -23,7 +23,7 @@ from mlx_gateloop.train.chunks import States, caches_of, zero_states
 RATES = (0.03, 0.1, 0.3)  # Adam's, in units of the layer's own states
 SCALES = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # factors of the state that was learned
 TRIAL = 5  # a rate is tried for a fifth of the steps
-MAX_BATCHES, VALIDATIONS = 8, 10  # batches per validation, validations per run
+MAX_PIECES, VALIDATIONS = 64, 10  # pieces per validation, validations per run
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class _Tuner:
     def validate(self, states: States) -> float:
         """Compute the mean loss on the validation part."""
         nats, count = 0.0, 0
-        for index in range(min(MAX_BATCHES, self.validation.per_epoch)):
-            inputs, targets = map(mx.array, self.validation.batch(0, index))
+        for batch in self.validation.in_order(MAX_PIECES):
+            inputs, targets = map(mx.array, batch)
             nats += float(self.loss(states, inputs, targets))
             count += int((targets >= 0).sum())
         if not count:

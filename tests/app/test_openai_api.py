@@ -21,12 +21,11 @@ GREEDY = {"messages": HELLO, "temperature": 0, "max_tokens": 24}
 
 @pytest.fixture
 def make_client(engine):
-    def make(auth=None):
-        app = Starlette(routes=OpenAI(engine, "tiny", auth).routes())
-        # The path of the server is no part of the endpoint's name.
-        return TestClient(app, "http://testserver/chat", root_path="/chat")
-
-    return make
+    return lambda auth=None: TestClient(
+        Starlette(routes=OpenAI(engine, "tiny", auth).routes()),
+        base_url="http://testserver/chat",  # which is no part of the endpoint's name
+        root_path="/chat",
+    )
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -135,14 +136,8 @@ def test_a_folder_may_have_parts(tmp_path, suffix, other):
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     (tmp_path / "inner").mkdir()
     (tmp_path / "a.txt").write_text("a text")
-    scan = os.scandir
-
-    def refused(path):
-        if str(path).endswith("inner"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", refused)
+    error = PermissionError(13, "Permission denied", "inner")
+    monkeypatch.setattr(os, "scandir", Mock(side_effect=[os.scandir(tmp_path), error]))
     assert "inner: Permission denied; give" in refusal(load_documents, str(tmp_path))
 
 

@@ -27,7 +27,7 @@ def send(**event):
     print(json.dumps(event), flush=True)
 acts = json.loads(sys.argv[sys.argv.index("--data") + 1])
 act = acts[rank]
-for part in (b"[ring] Socket ", b"3", b" was closed by the peer", b"\\n"):
+for part in (b"[ring]", b" Socket ", b"3", b" was closed by the peer", b"\\n"):
     os.write(2, part)
     time.sleep(0.02)
 send(started=True)

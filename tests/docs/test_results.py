@@ -79,6 +79,7 @@ def folders(tmp_path):
     ]
     sizes = {"retnet": 1024, "data_controlled": 16, "softmax": None}
     experiment = asdict(PRESETS["recall"]["small"])
+    experiment["train"]["optimizer.betas"] = [0.9, 0.99]
 
     def write(name, models, finished=True, **changes):
         (tmp_path / name).mkdir()

@@ -110,11 +110,8 @@ def quantize(model):
 
 
 def mix(model):
-    finer = {"bits": 8, "group_size": 32}
-    nn.quantize(
-        model, 32, 4, class_predicate=lambda path, module: hasattr(module, "to_quantized")
-        and (finer if "embed" in path or "head" in path else True),
-    )  # fmt: skip
+    nn.quantize(model.layers[0].channel_mixing, 32, 4)
+    nn.quantize(model, 32, 8)
 
 
 def halve(model):

@@ -21,3 +21,10 @@ def test_an_estimate_is_of_the_run_itself(text_file, monkeypatch):
     weights = 4 * parameters / 2**30  # with its gradient and two moments four times that
     assert 4 * weights - 0.01 < float(shown["peak memory"].split()[0]) < 1
     assert shown["time"].startswith("0:0")
+
+
+def test_padding_is_no_token(tmp_path, monkeypatch):
+    monkeypatch.setattr("mlx_gateloop.train.dry_run.BUDGET", 0.0)
+    (tmp_path / "a.jsonl").write_text('{"text": "four"}\n' * 40)
+    lines = estimate(tiny_run(data__packed=False), str(tmp_path / "a.jsonl"))
+    assert "12 of 16 tokens" in lines  # four rows of four, where 32 fit

@@ -92,11 +92,8 @@ def test_a_run_killed_in_its_last_validation_makes_up_for_it(
         train(tiny_run(), str(text_file), tmp_path / "one", pace=pace)
     monkeypatch.setattr(Run, "_validate", validate)
     config = TrainConfig.load(tmp_path / "one" / "config.yaml")
-    losses = [
-        train(config, str(text_file), tmp_path / name, resume=name == "one").best_loss
-        for name in ("one", "two")
-    ]
-    assert losses[0] == losses[1]
+    one, two = (train(config, str(text_file), tmp_path / n, n == "one") for n in ("one", "two"))
+    assert one.best_loss == two.best_loss
     same_arrays(*(tmp_path / name / "model.safetensors" for name in ("one", "two")))
 
 

@@ -103,8 +103,7 @@ async def test_a_late_failure_keeps_what_was_written(handlers, monkeypatch):
             seen.append(update)
     box, history, *_ = seen[-1]
     assert box != "hello"  # which is sent, and the next message may be typed
-    assert [message["role"] for message in history] == ["user", "assistant"]
-    assert history[1]["content"]
+    assert [bool(message["content"]) for message in history] == [True, True]
     assert handlers.sessions.get(me) == (history, None)
 
 
