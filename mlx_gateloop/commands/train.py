@@ -77,13 +77,13 @@ def _train(arguments: argparse.Namespace) -> None:
         raise InputError("--out: give a directory, or --dry-run")
     if arguments.resume and arguments.dry_run:
         raise InputError("--dry-run: estimates new runs only; leave out --resume")
+    reporters(arguments.report_to, arguments.out, {})  # installed; said before the data is read
     pace = None
     if arguments.minutes is not None and (path is not None or not arguments.resume):
         if path is not None or arguments.dry_run or world.size > 1:
             others = "--config, --dry-run and several ranks"
             raise InputError(f"--minutes: chooses alone; leave out {others}")
         Output(arguments.out, False, ExitStack())  # must be new; said before the measuring
-        reporters(arguments.report_to, arguments.out, {})
         config, pace = choose(arguments.data, arguments.minutes, overrides, BEGAN)
     elif path is None and arguments.resume:
         with files_of_first(world, arguments.out, "config.yaml") as folder:

@@ -38,6 +38,7 @@ BAD = [
     ("watch --model model --out pipe/x", "pipe is not a folder to write in"),
     ("mlx-lm lora --train --model model --data none", "--data: no such folder"),
     (f"{GENERATE} --system kind", "--system"),
+    ("train --data text.txt --dry-run --report-to none", "--report-to none: unknown"),
     (f"{GENERATE} --draft-model model --repetition-penalty 1.3", "leave one out"),
     (f"{GENERATE} --max-tokens {'9' * 30}", "max_tokens: expected 1 to 1,0"),
     (f"{GENERATE} --prompt a\ud800", "--prompt: not UTF-8 text (at byte 1"),
