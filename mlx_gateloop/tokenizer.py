@@ -214,7 +214,7 @@ class TextStream:
         self._new.append(token)
         text, size = self._rest(), len(self._new)
         if text.endswith(_PART):
-            if size < CONTEXT:
+            if size < CONTEXT or text.strip(_PART):
                 return ""
             # Bytes of no letter, or U+FFFD: after a whole one, which is one letter, not three.
             size = min(range(size, size - LETTER, -1), key=lambda n: len(self._rest(n)))

@@ -75,7 +75,7 @@ def imported(file: object) -> History:
     name, size, text = file if isinstance(file, list) and len(file) == 3 else ("", 0, "")
     name = str(name)[:80]
     if not isinstance(size, int) or not isinstance(text, str) or size > MAX_IMPORT:
-        raise InputError(f"{name}: not imported: more than {MAX_IMPORT:,} bytes in a request")
+        raise InputError(f"{name}: not imported: more than {MAX_IMPORT:,} bytes as JSON")
     try:
         content: Any = json.loads(text)
         messages = content["messages"] if isinstance(content, dict) else content

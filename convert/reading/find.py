@@ -52,6 +52,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         self._file_of: dict[str, Path] = {}
+        self._averaged: set[Path] = set()  # files of which an averaged copy was taken
         self._open: tuple[Path, dict[str, Stored]] | None = None
         for file in self.files:
             for name, stored in self._tensors(file).items():
@@ -62,8 +63,10 @@ class Checkpoint:
                 self.shapes[name], self.dtypes[name] = stored.shape, stored.dtype
         if not self.shapes:
             raise InputError(f"{self.origin}: holds no tensors; give the file with the weights")
+        count = len(self.notes)
         self._keep(_prefix(self.shapes, self.ema, self.notes))
-        if self.ema and not any(note.startswith(TAKEN) for note in self.notes):
+        is_averaged = any(TAKEN in note for note in self.notes[count:])
+        if self.ema and not (is_averaged or self._averaged == {*self.files}):
             raise InputError(f"{self.origin}: holds no averaged weights; leave --ema out")
 
     def tensor(self, name: str) -> mx.array:
@@ -114,6 +117,7 @@ class Checkpoint:
             self._open = None  # free the shard before
             tree, notes = unwrap(read(file), self.ema, file)
             self.notes += [note for note in notes if note not in self.notes]
+            self._averaged |= {file for note in notes if TAKEN in note}
             self._open = file, tree
         return self._open[1]
 

@@ -25,7 +25,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "carried protocol: each window starts from the last one's state, so that the context "
     text += "is all of the text before it; by default every window starts from an empty state"
     protocol.add_argument("--carry", action="store_true", help=text)
-    add("--batch-size", type=positive, metavar="N", default=8, help="windows per batch; with --carry one")
+    text = "windows per batch; with --carry one"
+    add("--batch-size", type=positive, metavar="N", default=8, help=text)
     command.set_defaults(run=_evaluate)
 
 

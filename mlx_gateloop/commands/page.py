@@ -21,7 +21,7 @@ def _page(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.watch.page import page
 
     out, name = arguments.out, model_directory(arguments.model).name
-    if out.suffix != ".html" or out.is_dir():
+    if out.suffix != ".html":
         raise InputError(f"--out {out}: expected a file whose name ends in .html")
     require_writable(out)
     title = arguments.title or f"{name}: a model that runs in this page"

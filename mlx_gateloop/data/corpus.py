@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.data import python_source, wikitext
-from mlx_gateloop.data.documents import Conversation, Document, read_documents, texts
+from mlx_gateloop.data.documents import Conversation, Document, path_of, read_documents, texts
 from mlx_gateloop.errors import InputError
 
 PARTS = ("train", "valid", "test")  # files in a folder, as `mlx_lm.lora` names them
@@ -27,7 +27,8 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
     """Read a corpus; the same files always give the same documents and the same parts.
 
     Evenly spaced documents become the validation part; if there are too few documents, the end of
-    each does. Corpora with parts of their own keep them.
+    each does. If their share of the text is far from the fraction, documents are chosen by size,
+    and the end of each one longer than the part. Corpora with parts of their own keep them.
 
     Args:
         source: A text file, a `.jsonl` file (a line is {"text": ...}, {"prompt": ...,
@@ -35,8 +36,7 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
             of them, of parts (`train.jsonl`, `valid.jsonl`, perhaps `test.jsonl`, or as `.txt`) or
             of WikiText's files, or a name: `python-source` (of this Python) or `wikitext-103` (from
             the Hugging Face hub).
-        validation_fraction: Share of the documents, or of each text where those documents would
-            have a very different share of the text; between 0 and 1.
+        validation_fraction: Share of the documents or of the text, between 0 and 1.
     """
     if not 0 < validation_fraction < 1:
         raise InputError(f"validation_fraction: expected from 0 to 1, got {validation_fraction}")
@@ -46,26 +46,26 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
         return Corpus(corpus.train, corpus.validation, kept.validation)
     if source == "wikitext-103":
         return Corpus(*wikitext.read_parts(wikitext.download()))
-    if wikitext.is_wikitext(Path(source)):
-        return Corpus(*wikitext.read_parts(Path(source)))
-    if parts := _parts(Path(source)):
+    if wikitext.is_wikitext(path := path_of(source)):
+        return Corpus(*wikitext.read_parts(path))
+    if parts := _parts(path):
         return Corpus(*map(read_documents, parts))
     for suffix in FORMATS:
-        first = Path(source) / f"train{suffix}"
-        if first.is_file() and (others := {*Path(source).glob(f"[!.]*{suffix}")} - {first}):
+        first = path / f"train{suffix}"
+        if first.is_file() and (others := {*path.glob(f"[!.]*{suffix}")} - {first}):
             advice = f"add valid{suffix}, or give {first.name} another name"
             raise InputError(f"{source}: has {first.name} and {min(others).name}; {advice}")
     documents = read_documents(source)
     corpus = split(documents, validation_fraction)
-    size, held = (sum(map(len, texts(part))) for part in (documents, corpus.validation))
-    is_fair = validation_fraction / SKEW <= held / size <= validation_fraction * SKEW
+    share = _size(corpus.validation) / _size(documents) / validation_fraction
     chats = not any(isinstance(document, str) for document in documents)
-    return corpus if is_fair or chats else _cut(documents, validation_fraction)
+    is_fair = chats or 1 / SKEW <= share <= SKEW
+    return corpus if is_fair else _split_by_size(documents, validation_fraction)
 
 
 def load_documents(source: str) -> list[Document]:
     """Read all documents of a corpus, whichever part they belong to; see `load_corpus`."""
-    path = Path(source)
+    path = path_of(source)
     if source in ("python-source", "wikitext-103") or wikitext.is_wikitext(path) or _parts(path):
         corpus = load_corpus(source)
         return [*corpus.train, *corpus.validation, *corpus.test]
@@ -92,6 +92,28 @@ def split(documents: list[Document], fraction: float) -> Corpus:
         pairs = [*zip(documents, held_out, strict=True)]
         return Corpus([d for d, held in pairs if not held], [d for d, held in pairs if held])
     return _cut(documents, fraction)
+
+
+def _split_by_size(documents: list[Document], fraction: float) -> Corpus:
+    """Hold out the end of each text larger than the part, and other documents by their size."""
+    corpus, most, read, held = Corpus([], []), fraction * _size(documents), 0.0, 0.0
+    for document in documents:
+        size = _size([document])
+        read += size
+        if size > most and isinstance(document, str):
+            cut, held = _cut([document], fraction), held + fraction * size
+            corpus.train.extend(cut.train)
+            corpus.validation.extend(cut.validation)
+        elif held + size / 2 <= fraction * read:
+            held += size
+            corpus.validation.append(document)
+        else:
+            corpus.train.append(document)
+    return corpus
+
+
+def _size(documents: list[Document]) -> int:
+    return sum(map(len, texts(documents)))
 
 
 def _cut(documents: list[Document], fraction: float) -> Corpus:

@@ -29,11 +29,16 @@ ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 NAMED = "`python-source` or `wikitext-103`"  # corpora, for messages
 
 
-def read_documents(source: str) -> list[Document]:
-    """Read a text file, a `.jsonl` file, or every such file of a folder and its subfolders."""
+def path_of(source: str) -> Path:
+    """Return a source's path, which is not the empty one: that is the current directory."""
     if not source:
         raise InputError(f"the name of the data is empty; give a path, {NAMED}")
-    files, others = text_files(Path(source))
+    return Path(source)
+
+
+def read_documents(source: str) -> list[Document]:
+    """Read a text file, a `.jsonl` file, or every such file of a folder and its subfolders."""
+    files, others = text_files(path_of(source))
     read = [_read(file) for file in files]
     documents = [document for of_file in read for document in of_file]
     if not documents:
@@ -97,17 +102,11 @@ def text_files(path: Path) -> tuple[list[Path], list[Path]]:
         raise InputError(f"{path}: no such file or folder; give a path, {NAMED}")
     if not path.is_dir():
         return [path], []
-    every = (
-        Path(folder, name)
-        for folder, folders, names in os.walk(path, onerror=_refuse)
-        for name in (*folders, *names)
-    )
-    found = [
-        file
-        for file in every
-        if (file.is_file() or file.is_symlink())  # os.walk does not follow links to folders
-        and not any(part.startswith(".") for part in file.relative_to(path).parts)
-    ]
+    found: list[Path] = []
+    for folder, folders, names in os.walk(path, onerror=_refuse):  # follows no links
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        every = [Path(folder, name) for name in (*folders, *names) if not name.startswith(".")]
+        found += [file for file in every if file.is_file() or file.is_symlink()]
     weights = {file.parent for file in found if file.suffix == ".safetensors"}
     models = {
         file.parent

@@ -55,6 +55,8 @@ def page(
         ...     gl.watch.page(*gl.load("demo"), f"{folder}/demo.html")
     """
     _check(model)
+    if Path(path).is_dir():
+        raise InputError(f"{path}: is a folder; give a file")
     data = {
         "format": FORMAT,
         "version": VERSION,

@@ -87,6 +87,9 @@ def test_validation_has_about_its_share_of_the_text(tmp_path_factory, sizes, fra
     share, size = fraction * sum(sizes), sum(map(len, corpus.validation))
     assert share / SKEW <= size <= share * SKEW + len(sizes)  # each is cut at a whole letter
     assert size + sum(map(len, corpus.train)) == sum(sizes)
+    if len(sizes) * min(fraction, 1 - fraction) >= 1:
+        whole = [len(text) for text in (*corpus.train, *corpus.validation)]
+        assert all(whole.count(n) >= sizes.count(n) for n in sizes if n <= share)
 
 
 BAD = [

@@ -98,7 +98,7 @@ def test_what_is_no_conversation_is_refused_in_one_line(text, line):
 
 def test_a_file_that_is_too_large_is_refused():
     said = refusal(imported, ["big.json", MAX_IMPORT + 1, ""])
-    assert said == "big.json: not imported: more than 240,000 bytes in a request"
+    assert said == "big.json: not imported: more than 240,000 bytes as JSON"
     for wrong in (None, [], ["a"], ["a", "b", 3], {"a": 1}):
         assert "not imported" in refusal(imported, wrong)
 
