@@ -61,9 +61,7 @@ class Format(ABC, Generic[Args]):
 
     def build(self, args: Args) -> nn.Module:
         """Build our module with random weights, in evaluation mode."""
-        if isinstance(args, ModelArgs):
-            return Model(args).eval()
-        return make_layer(args)
+        return Model(args).eval() if isinstance(args, ModelArgs) else make_layer(args)
 
     def error(self, problem: str) -> InputError:
         """An error; its message begins with the name of the source."""

@@ -70,10 +70,8 @@ class HGRN2Attention(Recurrent):
         q, f, v = self.q_proj(x), self.f_proj(x), self.i_proj(x)
         q, f, v = self.convolved(mask, cache, q=q, f=f, i=v)
         log_a, k = log_gate(f, bound)
-        heads = (self.args.heads, -1)
-        q, k, v, log_a = (
-            mx.unflatten(t, -1, heads) for t in (silu(q), k.astype(v.dtype), v, log_a)
-        )
+        size = (self.args.heads, -1)
+        q, k, v, log_a = (mx.unflatten(t, -1, size) for t in (silu(q), k.astype(v.dtype), v, log_a))
         y = self.recurrence(q * q.shape[-1] ** -0.5, k, v, log_a, mask, cache)
         return self.o_proj(self.g_norm(y.flatten(-2)))
 

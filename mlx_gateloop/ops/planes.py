@@ -12,9 +12,7 @@ Outputs = tuple[mx.array, Planes]  # y, and the last state
 
 def split(x: mx.array) -> Planes:
     """Split a real or complex64 array into its real and, if complex, imaginary part."""
-    if x.dtype == mx.complex64:
-        return mx.real(x), mx.imag(x)
-    return (x.astype(mx.float32),)
+    return (mx.real(x), mx.imag(x)) if x.dtype == mx.complex64 else (x.astype(mx.float32),)
 
 
 def join(x: Planes) -> mx.array:

@@ -26,9 +26,7 @@ def why_missing(platform: str) -> str | None:
         if platform == "cuda" and not any(any(distributions(name=n)) for n in CUDA_BUILDS):
             return "MLX's CUDA build is not installed (docs/backends.md, On a GPU)"
         return f"MLX finds no {NAMES[platform]} GPU here"
-    if mx.default_device().type == mx.cpu:
-        return "MLX's default device is the CPU"
-    return None
+    return "MLX's default device is the CPU" if mx.default_device().type == mx.cpu else None
 
 
 @cache
