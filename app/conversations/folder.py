@@ -116,8 +116,7 @@ class ConversationFolder:
                     sweep(self.folder)
                 yield
         except OSError as error:
-            message = f"{self.folder.name}: cannot be written: {error.strerror}"
-            raise InputError(message) from error
+            raise InputError(f"{self.folder.name}: cannot be written: {error.strerror}") from error
 
     def _files(self) -> list[tuple[Path, int]]:
         """Return the files with their sizes, newest first; skip links to other folders."""

@@ -31,8 +31,7 @@ def reject_code(name: str, path: Path) -> None:
         if file == "config.json":
             # Ours may name a file, which `save` writes and the app never runs. For other types,
             # mlx-lm has its own classes in place of those in `auto_map`.
-            is_ours = str(config.get("model_type")) in MODELS
-            forbidden -= {"model_file" if is_ours else "auto_map"}
+            forbidden -= {"model_file" if str(config.get("model_type")) in MODELS else "auto_map"}
         for key in sorted(config.keys() & forbidden):
             raise InputError(f"{name}/{file}: {key} would run repository code; not allowed")
 

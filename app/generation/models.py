@@ -59,8 +59,7 @@ class LoadedModel:
     @property
     def vocabulary(self) -> int:
         """Number of tokens that the model can read; other types use their output size."""
-        is_ours = isinstance(self.model, Model)
-        return self.model.args.vocab_size if is_ours else self.layout.outputs
+        return self.model.args.vocab_size if isinstance(self.model, Model) else self.layout.outputs
 
     def fits(self, prefix: PrefixState) -> bool:
         """Return True if the model can continue from this state."""

@@ -67,8 +67,7 @@ def chat_tab(
     undone = chatbot.undo(_undo, [history, box], [history, box], **QUICK)
     undone.then(handlers.undo, [history, *who.values(), start], outputs, **QUICK)
     for button, step in ((older, -1), (newer, 1)):
-        turn = partial(handlers.turn, step=step)
-        button.click(turn, [*who.values(), start], outputs, **QUICK)
+        button.click(partial(handlers.turn, step=step), [*who.values(), start], outputs, **QUICK)
     changed += [
         event(handlers.clear, controls.session, outputs, **QUICK)
         for event in (clear.click, chatbot.clear)

@@ -73,8 +73,7 @@ class SideList:
         )
         for kind, button in self._exports.items():
             export = partial(self._export, kind=kind)
-            given = [session, who[2]]
-            exported = button.click(export, given, [self._file, self._note], **QUICK)
+            exported = button.click(export, [session, who[2]], [self._file, self._note], **QUICK)
             exported.then(None, self._file, js=SAVE, **PRIVATE)
         taken = self._import.click(
             self._take, [self._file, *who[:2]], [*shown, self._note], js=PICK, **QUICK
@@ -85,8 +84,7 @@ class SideList:
 
     def refresh_on(self, event: Callable[..., Any]) -> None:
         """Show the list, the title and a problem of saving at a Gradio event."""
-        shown = [*self._side[:2], self._status]
-        event(self._refresh, [self.search, self._session], shown, **QUICK)
+        event(self._refresh, [self.search, self._session], [*self._side[:2], self._status], **QUICK)
 
     def _refresh(self, search: str, session: str) -> tuple[Any, ...]:
         chat = self._keeper.sessions.chat(session)

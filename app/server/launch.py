@@ -65,8 +65,7 @@ def serve(arguments: Namespace) -> None:
         kept = ConversationFolder(where, models, engine.prefix_cache) if where else None
         page = build(Handlers(engine, first, kept))
         page.queue(max_size=engine.limits.queue, default_concurrency_limit=8, api_open=False)
-        routes = OpenAI(engine, first, auth).routes()
-        app = _application(page, arguments, auth, routes)
+        app = _application(page, arguments, auth, OpenAI(engine, first, auth).routes())
         logging.getLogger().addHandler(log.handler())
         config = uvicorn.Config(
             app,
