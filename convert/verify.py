@@ -107,8 +107,7 @@ def verify(model: nn.Module, vocab_size: int, source: Reference, tolerance: floa
         want = source.logits(tokens)
         results.append(compare(f"length {length}", logits(model, tokens), want))
         if length == ONE_BY_ONE:
-            steps = one_by_one(model, tokens)
-            results.append(compare(f"length {length}, one by one", steps, want))
+            results.append(compare(f"length {length}, one by one", one_by_one(model, tokens), want))
         if not layers and not results[-1].largest <= tolerance:
             pairs = zip(hidden_states(model, tokens), source.hidden_states(tokens), strict=True)
             layers = [compare(f"layer {i}, length {length}", *p) for i, p in enumerate(pairs)]

@@ -178,8 +178,7 @@ def _stored_torch(tensor: Any) -> Stored:
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise ValueError(f"its shape {tuple(tensor.shape)} exceeds its data")
         if tensor.dtype == torch.bfloat16:
-            bits = tensor.contiguous().view(torch.int16).numpy()
-            return mx.array(bits).view(mx.bfloat16)
+            return mx.array(tensor.contiguous().view(torch.int16).numpy()).view(mx.bfloat16)
         return mx.array(tensor.contiguous().numpy())
 
     return Stored(tuple(tensor.shape), dtype, load)

@@ -111,8 +111,7 @@ class Fla(Source[Any]):
             fused = (2 * args.inner_size, args.hidden_size)
             if ".mlp." in key and self.shapes.get(gate) == fused and "down_proj" not in key:
                 if key == gate:
-                    both = (name, name.replace("gate_proj", "up_proj"))
-                    rules.append(Rule(key, both, split(2)))
+                    rules.append(Rule(key, (name, name.replace("gate_proj", "up_proj")), split(2)))
                 continue
             fused_norm = key.replace("g_norm", "g_norm_swish_gate")
             rules.append(same(fused_norm if fused_norm in self.shapes else key, name))

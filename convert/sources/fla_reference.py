@@ -25,8 +25,7 @@ class FlaReference:
 
     def logits(self, tokens: np.ndarray) -> Array:
         x = self._norm(self.hidden_states(tokens)[-1], "model.norm", self.args.norm_eps)
-        head = "model.embeddings" if self.args.tie_word_embeddings else "lm_head"
-        return self._linear(x, head)
+        return self._linear(x, "model.embeddings" if self.args.tie_word_embeddings else "lm_head")
 
     def hidden_states(self, tokens: np.ndarray) -> list[Array]:
         x, states = self.weight("model.embeddings.weight")[tokens], []

@@ -77,8 +77,7 @@ class Jax(Source[ModelArgs]):
             pairs = {f"{gates}.{key}": f"{time}.{value}" for key, value in MATRICES.items()}
             for key, value in {"proj_in": "up_proj", "proj_out": "down_proj"}.items():
                 pairs[f"{forward}.{key}.kernel"] = f"{channel}.{value}"
-                bias = name(f"{forward}.{key}.bias")
-                rules.append(same(bias, f"{channel}.{value}.bias"))
+                rules.append(same(name(f"{forward}.{key}.bias"), f"{channel}.{value}.bias"))
             rules += [transposed(name(k), f"{v}.weight") for k, v in pairs.items()]
             transition = tuple(f"{time}.{part}" for part in TRANSITION)
             rules.append(Rule(name(f"{gates}.wa"), transition, with_biases))

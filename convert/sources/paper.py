@@ -42,8 +42,7 @@ class Paper(Source[ModelArgs]):
     }
 
     def recognises(self, shapes: Shapes) -> bool:
-        required = {EMBEDDING, "layers.0.q.weight"}
-        return required <= shapes.keys() and _has(shapes, "layers.0.gamma")
+        return {EMBEDDING, "layers.0.q.weight"} <= shapes.keys() and _has(shapes, "layers.0.gamma")
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
         """Infer the arguments; heads leave no trace in the shapes."""
