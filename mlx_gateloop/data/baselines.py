@@ -19,8 +19,7 @@ def mean_scores(tasks: Sequence[Task]) -> dict[str, float]:
 
 def majority(training: Samples, test: Samples) -> float:
     """Accuracy of always giving the commonest answer of the training samples."""
-    asked = test.asked
-    return float((test.targets[asked] == _commonest(training)).mean())
+    return float((test.targets[test.asked] == _commonest(training)).mean())
 
 
 def last_inputs(training: Samples, test: Samples, count: int) -> float:
@@ -64,5 +63,4 @@ def _commonest(samples: Samples) -> int:
 def _windows(samples: Samples, count: int) -> np.ndarray:
     """The last inputs plus 1 at each asked position, `[asked, count]`; 0 is before the start."""
     digits = np.pad(samples.inputs + 1, ((0, 0), (count - 1, 0)))
-    windows = np.lib.stride_tricks.sliding_window_view(digits, count, axis=1)
-    return windows[samples.asked]
+    return np.lib.stride_tricks.sliding_window_view(digits, count, axis=1)[samples.asked]

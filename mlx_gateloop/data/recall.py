@@ -23,8 +23,7 @@ def recall(
         inputs = generator.integers(0, tokens, (count, length), np.int32)
         return Samples(inputs, *recalled(inputs, tokens))
 
-    splits = draw_splits(draw, (samples, held_out, held_out), seed)
-    return Task(tokens, tokens + 1, *splits)
+    return Task(tokens, tokens + 1, *draw_splits(draw, (samples, held_out, held_out), seed))
 
 
 def recalled(inputs: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:

@@ -74,8 +74,7 @@ def run_ablations(
             run_experiment(experiment, out / name, begun, command, jobs)
     finally:
         if any(read_runs(out / name) for name in ABLATIONS):
-            text = _report(out, experiments[OURS], shared, command)
-            write_text(out / "ablations.md", text)
+            write_text(out / "ablations.md", _report(out, experiments[OURS], shared, command))
 
 
 def _report(out: Path, experiment: Experiment, shared: Mapping[str, object], command: str) -> str:

@@ -58,8 +58,7 @@ def compression(
 ) -> None:
     """Draw bits per byte of validation text over the bytes read, and over the time that it took."""
     figure = new_figure(12, 4.5)
-    label = "validation bits per byte"
-    read = figure.add_subplot(1, 2, 1, xlabel="megabytes read", ylabel=label)
+    read = figure.add_subplot(1, 2, 1, xlabel="megabytes read", ylabel="validation bits per byte")
     time = figure.add_subplot(1, 2, 2, xlabel="training time (s)", sharey=read)
     for line, runs in curves.items():
         _draw_mean(read, runs, line, len(curves), bytes_per_step / 1e6)
