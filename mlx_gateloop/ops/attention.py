@@ -35,8 +35,7 @@ def softmax_attention(q: mx.array, k: mx.array, v: mx.array, a: Planes) -> mx.ar
     D = decay(tuple(mx.broadcast_to(plane, k.shape) for plane in a))
     scores = mx.einsum("bnhk,bmhk,bnmhk->bnmh", q, k, D[0])
     causal = mx.tri(q.shape[1], dtype=mx.bool_)[:, :, None]
-    weights = mx.softmax(mx.where(causal, scores, -mx.inf), axis=2)
-    return mx.einsum("bnmh,bmhv->bnhv", weights, v)
+    return mx.einsum("bnmh,bmhv->bnhv", mx.softmax(mx.where(causal, scores, -mx.inf), axis=2), v)
 
 
 def decay(a: Planes) -> Planes:

@@ -132,8 +132,7 @@ def _carry(totals: Planes, added: Planes, h: Planes) -> Pair:
     for parts in zip(*(mx.split(plane, plane.shape[1], 1) for plane in planes), strict=True):
         before.append(h)
         h = step(parts[: len(totals)], parts[len(totals) :], h)
-    starts = zip(*before, strict=True)
-    return tuple(mx.concatenate(list(planes), 1) for planes in starts), h
+    return tuple(mx.concatenate(list(planes), 1) for planes in zip(*before, strict=True)), h
 
 
 def _scores(q: mx.array, k: mx.array, a: Planes) -> tuple[mx.array, Planes, Planes, Planes]:

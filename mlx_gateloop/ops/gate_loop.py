@@ -163,5 +163,4 @@ def gate_loop_softmax(q: mx.array, k: mx.array, v: mx.array, a: mx.array | Trans
         return v
     shape, dtype = v.shape, v.dtype
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
-    y = softmax_attention(*plain.as_heads(q, k, v, a.planes()))
-    return y.reshape(shape).astype(dtype)
+    return softmax_attention(*plain.as_heads(q, k, v, a.planes())).reshape(shape).astype(dtype)

@@ -35,8 +35,7 @@ def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -
     """Compute all states; arguments as in `scan.linear_recurrence`."""
     shape = a[0].shape
     flat = [[_flat(plane, 3) for plane in planes] for planes in (a, x)]
-    start = [_flat(plane, 2) for plane in h0]
-    h = extension().linear_scan(*flat, start, reverse=bool(reverse))
+    h = extension().linear_scan(*flat, [_flat(plane, 2) for plane in h0], reverse=bool(reverse))
     return tuple(plane if len(shape) == 3 else plane.reshape(shape) for plane in h)
 
 
