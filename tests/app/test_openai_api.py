@@ -21,11 +21,9 @@ GREEDY = {"messages": HELLO, "temperature": 0, "max_tokens": 24}
 
 @pytest.fixture
 def make_client(engine):
-    return lambda auth=None: TestClient(
-        Starlette(routes=OpenAI(engine, "tiny", auth).routes()),
-        base_url="http://testserver/chat",  # which is no part of the endpoint's name
-        root_path="/chat",
-    )
+    app = lambda auth: Starlette(routes=OpenAI(engine, "tiny", auth).routes())  # noqa: E731
+    # The path of the server is no part of the endpoint's name.
+    return lambda auth=None: TestClient(app(auth), "http://testserver/chat", root_path="/chat")
 
 
 @pytest.fixture

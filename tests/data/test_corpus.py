@@ -121,24 +121,26 @@ def test_bad_files(tmp_path, name, content, message):
 
 
 @pytest.mark.parametrize(("suffix", "other"), [(".jsonl", ".txt"), (".txt", ".md")])
-def test_a_folder_may_have_parts(tmp_path, suffix, other):
+def test_a_folder_may_have_parts(tmp_path, monkeypatch, suffix, other):
     for name in ("train", "valid", "test"):
         text = json.dumps({"text": name}) if suffix == ".jsonl" else name
         (tmp_path / f"{name}{suffix}").write_text(text)
     assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"], ["test"])
     (tmp_path / f"notes{other}").write_text("of no part")
     assert load_documents(str(tmp_path)) == ["train", "valid", "test"]
+    monkeypatch.chdir(tmp_path)
+    assert "the name of the data is empty" in refusal(load_corpus, "")
     (tmp_path / f"test{suffix}").unlink()
     assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"])
     for before, name in (("valid", "test"), ("test", "validation")):
         (tmp_path / f"{before}{suffix}").rename(tmp_path / f"{name}{suffix}")
-        line = refusal(load_corpus, str(tmp_path))
-        assert f"and {name}{suffix}; add valid{suffix}, or" in line
+        assert f"and {name}{suffix}; add valid{suffix}, or" in refusal(load_corpus, str(tmp_path))
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     (tmp_path / "inner").mkdir()
     (tmp_path / "a.txt").write_text("a text")
+    (tmp_path / ".hidden").mkdir()  # which is not looked into
     error = PermissionError(13, "Permission denied", "inner")
     monkeypatch.setattr(os, "scandir", Mock(side_effect=[os.scandir(tmp_path), error]))
     assert "inner: Permission denied; give" in refusal(load_documents, str(tmp_path))

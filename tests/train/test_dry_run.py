@@ -26,5 +26,5 @@ def test_an_estimate_is_of_the_run_itself(text_file, monkeypatch):
 def test_padding_is_no_token(tmp_path, monkeypatch):
     monkeypatch.setattr("mlx_gateloop.train.dry_run.BUDGET", 0.0)
     (tmp_path / "a.jsonl").write_text('{"text": "four"}\n' * 40)
-    lines = estimate(tiny_run(data__packed=False), str(tmp_path / "a.jsonl"))
+    lines = estimate(tiny_run(data__packed=False), str(tmp_path))
     assert "12 of 16 tokens" in lines  # four rows of four, where 32 fit

@@ -75,9 +75,7 @@ def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without
     assert TrainConfig.load(tmp_path / "one" / "config.yaml") == config
 
 
-def test_a_run_killed_in_its_last_validation_makes_up_for_it(
-    text_file, tmp_path, monkeypatch, without_pictures
-):
+def test_a_killed_validation_is_made_up_for(text_file, tmp_path, monkeypatch, without_pictures):
     validate, ticks = Run._validate, count()
 
     def killed(run):

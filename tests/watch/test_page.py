@@ -145,6 +145,7 @@ def test_a_model_that_a_page_cannot_run(tmp_path, capsys, monkeypatch, options, 
     assert main(["page", "--model", str(tmp_path / "model"), "--out", str(out)]) == 2
     assert message in capsys.readouterr().err
     assert not out.parent.exists()
+    assert "is a folder" in refusal(page, tiny_model(), chat_tokenizer(), tmp_path)
 
 
 @pytest.mark.parametrize("template", ["{{ messages[0].content }}", "{{ raise_exception('no') }}"])
