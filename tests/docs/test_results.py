@@ -14,14 +14,15 @@ from mlx_gateloop.experiments.presets import PRESETS
 PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
 TEXTS = [RECORDS / f"text-python-{n}" for n in ("48", "convolution-phases", "convolution")]
-WIKITEXT = ("tuned-real", *(f"convolution{n}" for n in ("", "-fixed", "-real", "-hgrn2")), "mamba2")
+SMALL = [RECORDS / f"memory-horizon-small-{n}" for n in ("real", "s5", "softmax")]
+WIKI = "tuned-real mamba2 softmax convolution convolution-fixed convolution-real convolution-hgrn2"
 SLOWER = ["--reference", "data_controlled, phase_share 0.1"]
 TABLES = {
     "running-sum-sobol": ["--beyond", 32],
-    "memory-horizon-small-sobol": [RECORDS / "memory-horizon-small-real", "--beyond", 32],
-    "recall-4000": ["--beyond", 8],
+    "memory-horizon-small-sobol": [*SMALL, "--beyond", 32],
+    "recall-4000": [*(RECORDS / f"recall-4000-{n}" for n in ("s5", "lru")), "--beyond", 8],
     "text-shakespeare-tuned": [RECORDS / "text-shakespeare-tuned-real", *SLOWER],
-    "text-wikitext-tuned": [*(RECORDS / f"text-wikitext-{n}" for n in WIKITEXT), *SLOWER],
+    "text-wikitext-tuned": [*(RECORDS / f"text-wikitext-{n}" for n in WIKI.split()), *SLOWER],
     "text-python-phases": [*TEXTS, *SLOWER],
 }
 
