@@ -107,7 +107,8 @@ class Handlers:
         except gr.Error:
             cut = earlier if answering is None and history == shown_before else None
             left = history if answering is None else self.sessions.get(session)[0]
-            self.sessions.put(session, left, cut)
+            if answering is not None or cut is not None:
+                self.sessions.put(session, left, cut)
             yield left, escape_history(left), gr.skip(), self.status(session, cut)
             raise
         finally:

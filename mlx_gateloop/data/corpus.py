@@ -58,9 +58,10 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
     documents = read_documents(source)
     corpus = split(documents, validation_fraction)
     share = _size(corpus.validation) / _size(documents) / validation_fraction
-    chats = not any(isinstance(document, str) for document in documents)
-    is_fair = chats or 1 / SKEW <= share <= SKEW
-    return corpus if is_fair else _split_by_size(documents, validation_fraction)
+    if 1 / SKEW <= share <= SKEW or not any(isinstance(d, str) for d in documents):
+        return corpus
+    by_size = _split_by_size(documents, validation_fraction)
+    return by_size if by_size.train and by_size.validation else corpus
 
 
 def load_documents(source: str) -> list[Document]:

@@ -20,8 +20,7 @@ def pytest_pyfunc_call(pyfuncitem):
     """Run tests that are coroutines."""
     if not inspect.iscoroutinefunction(test := pyfuncitem.obj):
         return None
-    names = inspect.signature(test).parameters
-    asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in names}))
+    asyncio.run(test(**{n: pyfuncitem.funcargs[n] for n in inspect.signature(test).parameters}))
     return True
 
 

@@ -21,9 +21,10 @@ GREEDY = {"messages": HELLO, "temperature": 0, "max_tokens": 24}
 
 @pytest.fixture
 def make_client(engine):
-    app = lambda auth: Starlette(routes=OpenAI(engine, "tiny", auth).routes())  # noqa: E731
-    # The path of the server is no part of the endpoint's name.
-    return lambda auth=None: TestClient(app(auth), "http://testserver/chat", root_path="/chat")
+    return lambda auth=None: TestClient(
+        Starlette(routes=OpenAI(engine, "tiny", auth).routes()),
+        "http://testserver/chat", root_path="/chat",  # no part of the endpoint's name
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -130,8 +131,7 @@ def test_a_password_is_the_key(make_client, monkeypatch, path):
     keys["Bearer  me:sécret"] = 200
     for key, status in keys.items():
         headers = {"authorization": key.encode()}
-        answer = client.request(method, path, json=body, headers=headers)
-        assert answer.status_code == status
+        assert client.request(method, path, json=body, headers=headers).status_code == status
 
 
 async def test_twenty_at_once_get_the_answers_of_one_and_the_next_is_told_to_wait(make_client):

@@ -61,8 +61,11 @@ def test_files_and_folders(tmp_path, caplog):
     assert "unusual roles: ['gpt']; answers are" in caplog.messages[-1]
     pair = write_jsonl(tmp_path / "a.jsonl", [{"messages": CHAT}])
     assert "no part for validation" in refusal(load_corpus, pair)
-    mixed = write_jsonl(tmp_path / "a.jsonl", [{"text": "x" * 99}, {"messages": CHAT}])
-    assert load_corpus(mixed).train[1] == CHAT
+    for text in ("Hi", "Hi" * 999):
+        chat = [CHAT[0] | {"content": text}, CHAT[1]]
+        mixed = write_jsonl(tmp_path / "a.jsonl", [{"text": "x" * 99}, {"messages": chat}])
+        corpus = load_corpus(mixed)
+        assert (corpus.train[1], corpus.validation) == (chat, ["x" * 10])
 
 
 @given(count=st.integers(2, 60), fraction=st.floats(0.01, 0.99))

@@ -57,8 +57,7 @@ def test_the_page_has_the_numbers_of_the_trace():
         assert codes.shape == (layer["rows"] * len(kept),)
     rows = {"left_out": [2, 3], "answer": other.answer, "gone": [1], "added": [1]}
     assert data["forgotten"] == [rows]
-    whole = gl.watch.share(trace, texts, kinds, with_system=True)
-    assert len(data_of(whole)["texts"]) == 12
+    assert len(data_of(gl.watch.share(trace, texts, kinds, with_system=True))["texts"]) == 12
 
 
 def test_channels_that_are_alike_share_a_row():
