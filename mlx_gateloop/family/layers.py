@@ -13,7 +13,7 @@ from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.convolution import INPUTS, STATE, ShortConvolution, with_past
 from mlx_gateloop.model.gates import projection
-from mlx_gateloop.model.layers import Cache, Caches, Marks, Mask, Starts, padding_and_starts
+from mlx_gateloop.model.layers import Cache, Caches, Marks, Mask, marked, padding_and_starts
 from mlx_gateloop.model.lm import advance, padding_mask
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import sigmoid, silu
@@ -187,7 +187,7 @@ class Body(nn.Module):
 
     def __call__(self, tokens: mx.array, cache: Caches, starts: Marks) -> mx.array:
         x = self.embeddings(tokens)
-        mask: Mask = None if starts is None else Starts(starts)
+        mask: Mask = None if starts is None else marked(starts, tokens, cache)
         if cache is not None and starts is None:
             mask = padding_mask(cache[0], tokens.shape[1])
         recomputes = self.recomputes_blocks and cache is None  # a cache would lose its gradient

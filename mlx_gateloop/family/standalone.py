@@ -23,7 +23,7 @@ STRICT = None
 Cache: TypeAlias = Any
 Mask: TypeAlias = Any
 Caches = list[Cache] | None
-Starts, Marks = None, mx.array | None
+Marks, marked = mx.array | None, None
 CHUNK = 16  # tokens in one parallel step: bounds its memory
 sigmoid, silu = mx.sigmoid, nn.silu
 

@@ -37,6 +37,23 @@ class Starts(NamedTuple):
     marks: mx.array
 
 
+def marked(starts: mx.array, tokens: mx.array, cache: Caches) -> Starts:
+    """Check the documents' first tokens, bool of the tokens' shape."""
+    if (starts.dtype, starts.shape) != (mx.bool_, tokens.shape):
+        given = f"got {starts.dtype} {starts.shape}"
+        raise InputError(f"starts: expected bool of the tokens' shape {tokens.shape}, {given}")
+    if cache is not None:
+        first = cache[0]
+        if hasattr(first, "update_and_fetch"):
+            if not first.empty():
+                raise InputError("starts: not with the keys of earlier tokens; use a new cache")
+        elif first.lengths is not None or (
+            first.left_padding is not None and mx.any(first.left_padding > 0)
+        ):
+            raise InputError("starts: not with padding, which this cache has")
+    return Starts(starts)
+
+
 def padding_and_starts(mask: Mask) -> tuple[Marks, Marks]:
     """Return the mask of padding and the documents' first tokens; None if there are none."""
     if isinstance(mask, tuple):  # `mx.checkpoint` makes it a plain one
@@ -268,9 +285,10 @@ class Block(nn.Module):
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch dropout off in the `with` block."""
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]  # parents first
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for module, mode in modes:
+            module.train(mode)

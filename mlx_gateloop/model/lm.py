@@ -18,7 +18,7 @@ from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import STRICT, Count, LayerArgs
 from mlx_gateloop.model.gates import projection
-from mlx_gateloop.model.layers import Block, Cache, Caches, Marks, Mask, Starts, make_norm
+from mlx_gateloop.model.layers import Block, Cache, Caches, Marks, Mask, make_norm, marked
 from mlx_gateloop.model.linear import Embedding, project
 
 # Keys that mlx-lm and transformers add to a config.json; they have no meaning here.
@@ -117,7 +117,7 @@ class GateLoopModel(nn.Module):
             mask = cache[0].make_mask(length, return_array=False, window_size=None)
         elif cache is not None:
             mask = padding = padding_mask(cache[0], length)
-        mask = mask if starts is None else Starts(starts)
+        mask = mask if starts is None else marked(starts, tokens, cache)
         recomputes = self.recomputes_blocks and cache is None  # a cache would lose its gradient
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             block = nn.utils.checkpoint(layer) if recomputes else layer
@@ -184,7 +184,7 @@ class Model(nn.Module):
             tokens: `[batch, length]` integers.
             cache: From `make_cache`, updated in place; None starts from a zero state.
             starts: Bool `[batch, length]`: tokens that begin a document, at which the state is
-                reset; without padding.
+                reset; without padding, and with softmax in a new cache only.
 
         Returns:
             `[batch, length, num_outputs]` in the weights' dtype.

@@ -1,7 +1,10 @@
 """Packed documents: each is read as if it were alone, forward and backward."""
 
+from functools import partial
+
 import mlx.core as mx
 import pytest
+from helpers.errors import refusal
 from helpers.family import CONFIGS, family_model
 from helpers.models import GROWING, VARIANTS, close, tiny_model, tokens
 from mlx.utils import tree_flatten, tree_map
@@ -52,3 +55,23 @@ def test_a_packed_document_of_every_model_of_the_family(name):
     model = family_model(name)
     model.model.recomputes_blocks = True
     check(model)
+
+
+@pytest.mark.parametrize("make", [tiny_model, partial(family_model, "gla")])
+def test_marks_that_would_be_read_wrongly_are_refused(make):
+    model, text, starts = make(), tokens(3), mx.zeros((1, 3), mx.bool_)
+    for wrong in (starts[:, :1], starts[0], starts.astype(mx.float32)):
+        assert refusal(model, text, None, wrong).startswith("starts: expected bool")
+    cache = model.make_cache()
+    cache[0].left_padding = mx.array([0])  # as merged caches have
+    model(text, cache, starts)
+    for name, value in {"left_padding": mx.array([1]), "lengths": mx.array([3])}.items():
+        cache = model.make_cache()
+        setattr(cache[0], name, value)
+        assert refusal(model, text, cache, starts).startswith("starts: not with padding")
+
+
+def test_softmax_has_no_documents_after_keys_of_others():
+    model, text, starts = tiny_model(mixer="softmax"), tokens(3), mx.zeros((1, 3), mx.bool_)
+    model(text, cache := model.make_cache(), starts)
+    assert refusal(model, text, cache, starts).startswith("starts: not with the keys")

@@ -6,7 +6,7 @@ import pytest
 from helpers.models import parameters, time_mixing
 
 from mlx_gateloop.model.arguments import LayerArgs
-from mlx_gateloop.model.layers import Block, make_norm
+from mlx_gateloop.model.layers import Block, evaluating, make_norm
 
 SIZE = 8
 
@@ -139,6 +139,11 @@ def test_block_norms_before_mixing_and_skips_around_it():
     assert mx.array_equal(block(x), expected)
     block.train()
     assert not mx.array_equal(block(x), expected)
+    block.channel_mixing.eval()
+    with evaluating(block):
+        assert mx.array_equal(block(x), expected)
+    assert block.training
+    assert not block.channel_mixing.training
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
