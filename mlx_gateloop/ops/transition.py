@@ -111,10 +111,10 @@ class Transition:
 
 
 def log_magnitude(real: mx.array, imaginary: mx.array) -> mx.array:
-    """Compute log |a| for a other than 0, without underflow of squares."""
+    """Compute log |a| without underflow of squares."""
     x, y = mx.abs(real), mx.abs(imaginary)
     large, small = mx.maximum(x, y), mx.minimum(x, y)
-    return mx.log(large) + 0.5 * mx.log1p((small / large) ** 2)
+    return mx.log(large) + 0.5 * mx.log1p((small / mx.where(large == 0, 1, large)) ** 2)
 
 
 @mx.compile

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError, one_line
-from mlx_gateloop.model.layers import TimeMixing
+from mlx_gateloop.model.layers import TimeMixing, padding_and_starts
+from mlx_gateloop.ops import Transition
 from mlx_gateloop.watch.hooks import FUNCTIONS, METHODS, Call, Hook, gate_loop_call
 from mlx_gateloop.watch.recurrences import EditedRecurrence
 
@@ -47,7 +48,7 @@ class Instrumented:
         modules = _recurrent_modules(model)
         every = [model, *modules.values()]
         if any("_watched" in vars(type(m)) or "observe" in vars(m) for m in every):
-            raise InputError("model: already being recorded; end that recording first")
+            raise InputError("model: already being recorded or edited; end that first")
         self.recurrences = [_recurrences(type(module)) for module in modules.values()]
         self.names, self.unwatched = list(modules), _unwatched(model, modules)
         self.recorder: Any = None  # it has the methods `receive`, `exclude` and `forward_pass`
@@ -205,9 +206,13 @@ def _reporting_method(layer: Layer, method: Callable[..., Any], hook: Hook) -> C
 
 
 def _given(function: Callable[..., Any], args: Any, options: Any) -> dict[str, Any]:
-    """Return the arguments of a call by name."""
+    """Return the arguments of a call by name; our family's mask may be resets of its decays."""
     parameters, defaults, _ = _signature(function)
-    return defaults | dict(zip(parameters, args, strict=False)) | options
+    given = defaults | dict(zip(parameters, args, strict=False)) | options
+    mask, starts = padding_and_starts(given.get("mask"))
+    if starts is not None:
+        given |= {"log_a": Transition.polar(given["log_a"]).reset(starts).first, "mask": mask}
+    return given
 
 
 @lru_cache(64)

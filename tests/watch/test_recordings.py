@@ -7,7 +7,8 @@ from importlib import import_module
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.models import GROWING, VARIANTS, tiny_model
+from helpers.family import family_model
+from helpers.models import GROWING, VARIANTS, close, tiny_model, tokens
 from helpers.recurrent import parts, recurrent_model, response, spy
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
@@ -308,3 +309,20 @@ def test_layers_whose_decoding_is_compiled_are_not_watched(earlier, monkeypatch)
     assert recorder.trace.tokens == (0 if earlier else len(PROMPT) - 1)
     assert "compile" in recorder.unwatched["language_model.model.layers.0.self_attn"]
     assert same(generate(model), plain)
+
+
+@pytest.mark.parametrize("name", [*KINDS["gate loop"], "real cartesian"])
+def test_documents_before_are_neither_kept_nor_edited(name):
+    if name == "real cartesian":
+        model = tiny_model(gate="polar_abs", ablation="phase")
+    else:
+        model = family_model(name)
+    text, starts = tokens(5), mx.arange(5)[None] == 3
+    with gl.watch.recording(model) as recorder:
+        whole = model(text, None, starts)
+    kept = recorder.trace.retention(4)
+    assert kept[:3].max() == 0 < kept[3:].min()
+    with gl.watch.edit(model, gl.watch.Edit(tokens=[1], write=0)):
+        edited = model(text, None, starts)
+    close(edited[:, 3:], whole[:, 3:])
+    assert mx.abs(edited - whole).max() > 1e-4
