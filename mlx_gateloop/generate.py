@@ -149,6 +149,8 @@ def stream(
     from mlx_gateloop.model.lookup import lookup_tokens
 
     check_max_tokens(max_tokens)
+    if draft is not None and lookup:
+        raise InputError("draft: the text proposes tokens with lookup; leave one out")
     if draft is not None and state is not None:
         raise InputError("draft: has not read the state; leave one out")
     if draft is not None and sampling.repetition_penalty != 1:

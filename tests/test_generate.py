@@ -57,6 +57,8 @@ def test_a_state_stays_as_it_is(model_and_tokenizer):
     assert [texts[0], state.tokens] == [text(model_and_tokenizer), 3]
     line = refusal(text, model_and_tokenizer, state=state, draft=model)
     assert line.startswith("draft: has not read the state")
+    line = refusal(text, model_and_tokenizer, lookup=True, draft=model)
+    assert line.startswith("draft: the text proposes")
     line = refusal(stream, *model_and_tokenizer, "a", Sampling(repetition_penalty=2), draft=model)
     assert line.startswith("repetition_penalty: not with a draft")
 

@@ -167,6 +167,8 @@ def channel_losses(
     _check("layer", [layer], len(layers))
     ids = checked_tokens(model, tokens)
     check_predicted(model, ids)
+    if len(ids) < 2:
+        raise InputError("tokens: expected at least two, got one")
     _check("since", [since], len(ids) - 1)
     read, following = mx.array(ids[None, :-1]), mx.array(ids[None, 1 + since :])
     with evaluating(model):

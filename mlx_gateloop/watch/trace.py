@@ -83,7 +83,7 @@ class Trace(Storage):
         Returns:
             Indices of tokens, ascending.
         """
-        tokens = self.tokens if stop is None else stop  # read once: another thread may append
+        _, tokens = self._range(0, stop)  # read once: another thread may append
         forgets, remembering = np.zeros(tokens, np.int64), 0
         for layer in range(self.layers if tokens else 0):
             rows, counts = self._stored(layer, 0, tokens)

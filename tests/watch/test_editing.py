@@ -145,6 +145,7 @@ def test_what_has_no_losses_of_channels():
     got = refusal(gl.watch.channels, recurrent_model("mamba2"), [1, 2], 0)
     assert got.startswith("model: expected a GateLoop")
     assert refusal(gl.watch.channels, tiny_model(), [1, 2], 2) == "layer: expected 0 to 1, got 2"
+    assert refusal(gl.watch.channels, tiny_model(), [1], 0).startswith("tokens: expected at least")
 
 
 def test_a_cache_cannot_go_back_over_an_edit():

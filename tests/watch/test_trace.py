@@ -45,6 +45,7 @@ def test_resets_are_tokens_at_which_a_quarter_of_the_remembering_channels_forget
     trace = trace_with(columns)
     assert trace.resets().tolist() == [40, 60, 90]
     assert trace.resets(41).tolist() == [40]
+    assert trace.resets(10**6).tolist() == trace.resets(-5).tolist() == [40, 60, 90]
     assert Trace([], 1000, 0).resets().tolist() == []
 
 
