@@ -166,7 +166,13 @@ def show(parser: Parser, given: argparse.Namespace) -> None:
         return
     reference = given.reference or REFERENCE
     if reference not in models:
-        parser.error(f"--reference {reference}: no finished run of it; choose {', '.join(models)}")
+        alike = [model for model in models if _name(model) == reference]
+        if len(alike) != 1:
+            known = ", ".join(f'"{model}"' for model in models)
+            parser.error(
+                f"--reference {reference}: no finished run of it, or several; have {known}"
+            )
+        (reference,) = alike
     longest = min(np.flatnonzero(run["asked_by_span"]).max(initial=0) for run in finished) - 1
     if given.beyond is not None and not 0 <= given.beyond <= longest:
         parser.error(f"--beyond {given.beyond}: expected 0 to {longest}")

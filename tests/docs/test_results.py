@@ -16,14 +16,13 @@ RECORDS = ROOT / "benchmarks" / "results" / "experiments"
 TEXTS = [RECORDS / f"text-python-{n}" for n in ("48", "convolution-phases", "convolution")]
 SMALL = [RECORDS / f"memory-horizon-small-{n}" for n in ("real", "s5", "softmax")]
 WIKI = "tuned-real mamba2 softmax convolution convolution-fixed convolution-real convolution-hgrn2"
-SLOWER = ["--reference", "data_controlled, phase_share 0.1"]
 TABLES = {
     "running-sum-sobol": ["--beyond", 32],
     "memory-horizon-small-sobol": [*SMALL, "--beyond", 32],
     "recall-4000": [*(RECORDS / f"recall-4000-{n}" for n in ("s5", "lru")), "--beyond", 8],
-    "text-shakespeare-tuned": [RECORDS / "text-shakespeare-tuned-real", *SLOWER],
-    "text-wikitext-tuned": [*(RECORDS / f"text-wikitext-{n}" for n in WIKI.split()), *SLOWER],
-    "text-python-phases": [*TEXTS, *SLOWER],
+    "text-shakespeare-tuned": [RECORDS / "text-shakespeare-tuned-real"],
+    "text-wikitext-tuned": [RECORDS / f"text-wikitext-{n}" for n in WIKI.split()],
+    "text-python-phases": TEXTS,
 }
 
 
@@ -125,7 +124,7 @@ def test_figures_and_order(compare, folders, monkeypatch, parts):
     ("second --pictures DIR", "accuracies.png"),  # without the reference
     ("whole --beyond -1", "--beyond -1: expected 0 to 2"), ("unfinished", "error: "),
     ("whole --pictures /dev/null", "--pictures /dev/null: File exists; choose another folder"),
-    ("whole --reference s5", "of it; choose retnet, softmax, data_controlled; see"),
+    ("whole --reference s5", 'or several; have "retnet", "softmax", "data_controlled"; see'),
     ("whole --models retnet,s5", "--models: no s5 there; choose retnet, data_controlled"),
     ("second other", "other: differs from second in draws; leave it"),
     ("second whole", "whole: has softmax, as a folder before it; leave one"),
