@@ -35,7 +35,7 @@ def report() -> str:
         ("mlx-lm", extras.installed("mlx-lm") or "not installed"),
         ("gateloop", extras.installed("mlx-gateloop") or "not installed"),
         *(
-            (f"[{extra}]", f"incomplete: {', '.join(no)} not installed" if no else "installed")
+            (f"[{extra}]", f"incomplete: {extras.absent(extra, no)}" if no else "installed")
             for extra, no in extras.missing().items()
         ),
         ("cpu", f"absent: {reason}" if reason else f"present, built with {built.COMPILER}"),

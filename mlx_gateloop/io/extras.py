@@ -18,8 +18,8 @@ def missing() -> dict[str, list[str]]:
 
 def check(extra: str) -> None:
     """Raise if an extra is not completely installed, saying how to install it; "" needs nothing."""
-    if absent := missing().get(extra):
-        raise InputError(f"{', '.join(absent)}: not installed; {_install(extra)}")
+    if names := missing().get(extra):
+        raise InputError(absent(extra, names))
 
 
 def advice(module: str) -> str | None:
@@ -28,7 +28,7 @@ def advice(module: str) -> str | None:
         return f"{module}: the source tree is not installed; run: pip install -e ."
     for extra, names in _declared().items():
         if module.split(".")[0].replace("_", "-") in names:
-            return f"{module}: not installed; {_install(extra)}"
+            return absent(extra, [module])
     return None
 
 
@@ -53,5 +53,6 @@ def installed(name: str) -> str | None:
         return None
 
 
-def _install(extra: str) -> str:
-    return f'run: pip install "mlx-gateloop[{extra}]"'
+def absent(extra: str, names: list[str]) -> str:
+    """One line that says how to install what is missing of an extra."""
+    return f'{", ".join(names)}: not installed; run: pip install "mlx-gateloop[{extra}]"'
