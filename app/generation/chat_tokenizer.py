@@ -49,7 +49,7 @@ class ChatTokenizer:
     def render(self, messages: list[Message]) -> tuple[str, list[int]]:
         """Render messages; return the text and a position inside each typed special token."""
         if not self._tokenizer.has_chat_template:
-            raise InputError("model: has no chat template; use the Completion tab or another model")
+            raise InputError("model: has no chat template; complete texts with it, or use another")
         mark = unused("".join(text for _, text in messages))
         parts = self._render(messages, mark).split(mark)
         return "".join(parts), list(accumulate(map(len, parts)))[:-1]
