@@ -44,8 +44,7 @@ def _connect(package: Iterable[str]) -> tuple[str, str]:
     if "mlx.core" in sys.modules:
         return "", "MLX was imported first: import mlx_gateloop before mlx"
     files = [Path(folder) / "ops/cpu/libmlx_gateloop_blas.so" for folder in package]
-    bridges = [str(file) for file in files if file.exists()]
-    if not bridges:
+    if not (bridges := [str(file) for file in files if file.exists()]):
         return "", NOT_BUILT
     if hasattr(ctypes.CDLL(None), "cblas_sgemm"):
         return "", OTHER_BLAS
@@ -62,8 +61,7 @@ def _connect(package: Iterable[str]) -> tuple[str, str]:
         return "", OTHER_NUMPY
     # Into the global scope only when connected, so that libmlx never finds unconnected functions.
     try:
-        bridge = ctypes.CDLL(bridges[0])
-        connect_to = bridge.mlx_gateloop_blas_connect
+        connect_to = ctypes.CDLL(bridges[0]).mlx_gateloop_blas_connect
     except (OSError, AttributeError):
         return "", DAMAGED
     # After a product OpenBLAS's threads spin for 2 ** 26 cycles before they sleep, on cores that

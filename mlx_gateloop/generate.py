@@ -252,8 +252,7 @@ def until(pieces: Iterator[str], stop: str | Sequence[str]) -> Iterator[str]:
                 yield held[:start]
             return
         starts = (n for n in range(len(held)) if any(s.startswith(held[n:]) for s in stop))
-        safe = next(starts, len(held))
-        if safe:
+        if safe := next(starts, len(held)):
             yield held[:safe]
             held = held[safe:]
     if held:

@@ -151,8 +151,7 @@ def _convert(
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in added])
     special, unused = {}, math.inf if vocab_size is None else vocab_size - len(pieces)
     for end, default in (("bos", BOS), ("eos", EOS), ("pad", PAD)):
-        index = getattr(trainer, f"{end}_id")
-        if index >= 0 or unused > 0:
+        if (index := getattr(trainer, f"{end}_id")) >= 0 or unused > 0:
             special[f"{end}_token"] = pieces[index] if index >= 0 else default
             unused -= index < 0
     turns = [TURN_START, TURN_END] if unused >= 2 else []

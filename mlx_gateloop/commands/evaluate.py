@@ -47,8 +47,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     # A tuned model does not need the one that it started from.
     config = TrainConfig.load(path if path.exists() else None, {"weights": None, "lora_rank": None})
     context = config.data.length if arguments.context is None else arguments.context
-    stride = arguments.stride
-    if stride is not None and not 1 <= stride <= context:
+    if (stride := arguments.stride) is not None and not 1 <= stride <= context:
         raise InputError(f"--stride: expected 1 to the context's {context} tokens, got {stride}")
     if arguments.carry and getattr(model.args, "mixer", None) == "softmax":
         raise InputError("--carry: a softmax model has no fixed-size state; use --stride")

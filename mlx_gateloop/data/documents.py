@@ -40,8 +40,7 @@ def read_documents(source: str) -> list[Document]:
     """Read a text file, a `.jsonl` file, or every such file of a folder and its subfolders."""
     files, others = text_files(path_of(source))
     read = [_read(file) for file in files]
-    documents = [document for of_file in read for document in of_file]
-    if not documents:
+    if not (documents := [document for of_file in read for document in of_file]):
         raise InputError(f"{source}: contains no text; give a file or folder with text")
     turns = (turn for document in documents if not isinstance(document, str) for turn in document)
     if odd := {turn["role"] for turn in turns} - ROLES:

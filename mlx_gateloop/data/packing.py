@@ -67,8 +67,7 @@ def pack(documents: Sequence[Document], tokenizer: Any, answers: bool = False) -
         stream.extend(end)
     if answers and not asked:
         raise InputError("data.loss_on: answers, but no message is the assistant's; give some")
-    dtype = np.uint16 if largest_id(tokenizer) < 1 << 16 else np.int32
-    tokens = np.array(stream, dtype)
+    tokens = np.array(stream, np.uint16 if largest_id(tokenizer) < 1 << 16 else np.int32)
     first = _marked(len(tokens), starts) if len(starts) > 1 else None
     return Stream(tokens, first, _marked(len(tokens), asked) if answers else None)
 
@@ -144,9 +143,8 @@ class DocumentBatches:
     """
 
     def __init__(self, stream: Stream, batch_size: int, length: int, seed: int) -> None:
-        count = len(stream.tokens)
         first = [0] if stream.starts is None else np.flatnonzero(stream.starts).tolist()
-        spans = zip(first, [*first[1:], count], strict=True)
+        spans = zip(first, [*first[1:], len(stream.tokens)], strict=True)
         self._pieces = np.array(
             [(position, end) for start, end in spans for position in range(start, end - 1, length)]
         ).reshape(-1, 2)

@@ -15,10 +15,9 @@ SHORTEST = 10  # letters of a line that counts as one when files are compared
 @cache
 def documents() -> tuple[str, ...]:
     """Read the library's files by path, without those that repeat half of their lines or more."""
-    root = Path(sysconfig.get_path("stdlib"))
     seen: set[str] = set()
     texts = []
-    for file in _files(root):
+    for file in _files(Path(sysconfig.get_path("stdlib"))):
         with tokenize.open(file) as opened:  # decodes as the file says
             text = opened.read()
         lines = [line for line in map(str.strip, text.splitlines()) if len(line) > SHORTEST]

@@ -42,8 +42,7 @@ def launch(settings: Settings, argv: list[str], restarts: int) -> int:
     """Run a command on all ranks; return 0, 2 for wrong input on one, 130 interrupted, else 1."""
     for attempt in range(restarts + 1):
         started = Attempt(settings, argv, restarted=attempt > 0)
-        code = started.run()
-        if code != 1 or started.interrupts:
+        if (code := started.run()) != 1 or started.interrupts:
             break
         if attempt < restarts:
             print(f"restart {attempt + 1} of {restarts}", file=sys.stderr, flush=True)
@@ -65,8 +64,7 @@ class Rank:
         self.name = f"rank {number} on {host.ssh}"
         if host.ssh != LOCAL:
             folder = shlex.quote(str(Path.cwd()))
-            script = f"[ -d {folder} ] && cd {folder}; exec {shlex.join(words)}"
-            words = [*SSH, host.ssh, script]
+            words = [*SSH, host.ssh, f"[ -d {folder} ] && cd {folder}; exec {shlex.join(words)}"]
         pipe = subprocess.PIPE  # a terminal's Ctrl-C spares a session of its own
         self.process = subprocess.Popen(
             words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
@@ -123,8 +121,7 @@ class Attempt:
         with handling(self._interrupt):
             try:
                 for number, words in enumerate(self.commands()):
-                    host = self._settings.hostfile.hosts[number]
-                    self._ranks.append(Rank(number, host, words))
+                    self._ranks.append(Rank(number, self._settings.hostfile.hosts[number], words))
                 self._follow()
             finally:
                 for rank in self._ranks:

@@ -56,8 +56,7 @@ def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:
     def expired(exchange: str) -> NoReturn:
         end(1, f"no answer of the other ranks in the {exchange} for {settings['limit']:g} s")
 
-    watch = threading.Thread(target=_watch_launcher, args=[settings["limit"], joined], daemon=True)
-    watch.start()
+    threading.Thread(target=_watch_launcher, args=[settings["limit"], joined], daemon=True).start()
     send(started=True)
     hosts, rank = settings["hosts"], settings["rank"]
     here = [other for other, host in enumerate(hosts) if host == hosts[rank]]
@@ -105,8 +104,7 @@ def _join(settings: dict[str, Any], expired: Any) -> Any:
         except (RuntimeError, ValueError) as error:
             raise InputError(f"cannot connect to the next rank ({one_line(error)})") from None
     overlaps = mx.default_device() != mx.Device(mx.cpu)
-    limit = TimeLimit(settings["limit"], expired)
-    return World(group, settings["hosts"], limit, overlaps=overlaps)
+    return World(group, settings["hosts"], TimeLimit(settings["limit"], expired), overlaps=overlaps)
 
 
 class TimeLimit:

@@ -199,7 +199,6 @@ def equal_parameters(args: Any, goal: int) -> Any:
     # The count is linear in the width. The models are never evaluated, so they take no memory.
     shapes = (replace(args, intermediate_size=width) for width in (1, 2))
     least, next_to_least = (num_parameters(module(args.model_type).Model(each)) for each in shapes)
-    wider = round((goal - least) / (next_to_least - least))
-    if wider < 0:
+    if (wider := round((goal - least) / (next_to_least - least))) < 0:
         raise InputError(f"{least:,} parameters or more, the reference has {goal:,}")
     return replace(args, intermediate_size=1 + wider)

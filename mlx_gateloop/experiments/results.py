@@ -79,8 +79,7 @@ def counted(every: Runs) -> Runs:
 def made(every: Runs) -> list[tuple[str, str]]:
     """The dates, machines and versions of the runs."""
     runs = [result for results in every.values() for result in results]
-    records = [result["made"] for result in runs if result.get("made")]
-    if not records:
+    if not (records := [result["made"] for result in runs if result.get("made")]):
         return []
     dates = sorted(record["date"] for record in records)
     rows = [("runs ended", " to ".join(dict.fromkeys((dates[0], dates[-1]))))]

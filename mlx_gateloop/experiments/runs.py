@@ -81,10 +81,9 @@ class Run:
     def go(self) -> bool:
         """Train or resume, and write the result; True if Ctrl-C came in the last step."""
         task, made = self.task(), facts("")  # before the checkout moves on
-        config = self.config(task)
         try:
             resume = has_checkpoint(self.directory)
-            stop = train(config, task, self.directory, resume=resume).stop_requested
+            stop = train(self.config(task), task, self.directory, resume=resume).stop_requested
         except Diverged as error:
             print(f"{self.name}: {error}", file=sys.stderr)
             self._write(task, made, finished=True, diverged=True)

@@ -76,8 +76,7 @@ def save_layers(layers: Mapping[str, tuple[LayerArgs, nn.Module]], directory: Pa
         weights |= _parameters(name, layer)
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     shapes = {name: asdict(args) for name, (args, _) in layers.items()}
-    config = {"model_type": LAYERS_TYPE, "layers": shapes}
-    text = json.dumps(config, indent=2, sort_keys=True)
+    text = json.dumps({"model_type": LAYERS_TYPE, "layers": shapes}, indent=2, sort_keys=True)
     (directory / "config.json").write_text(f"{text}\n", encoding="utf-8")
 
 

@@ -34,8 +34,7 @@ def model_file(args: Any) -> str:
 def _family_file(model_type: str) -> str:
     """Join the modules of a family model, without their imports of this package and of pydantic."""
     lines = []
-    family = ("family/standalone", "model/convolution", "family/layers", f"family/{model_type}")
-    for name in family:
+    for name in ("family/standalone", "model/convolution", "family/layers", f"family/{model_type}"):
         source = (files("mlx_gateloop") / f"{name}.py").read_text(encoding="utf-8")
         left_out: set[int] = set()
         for node in ast.walk(ast.parse(source)):

@@ -40,8 +40,7 @@ def hashes(model: nn.Module, tokenizer: Any) -> dict[str, str]:
     if isinstance(args, ModelArgs):  # where a saved model has numbers, a new one may have None
         saved = {"num_heads": args.heads, "num_outputs": args.outputs}
     config = json.dumps(vars(args) | saved, sort_keys=True, default=str)
-    vocabulary = json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    texts = {"model": config, "tokenizer": vocabulary}
+    texts = {"model": config, "tokenizer": json.dumps(tokenizer.get_vocab(), sort_keys=True)}
     found = {name: checksum([], text) for name, text in texts.items()}
     return found | {"weights": of(others), "adapter": of(adapter)}
 

@@ -122,8 +122,7 @@ def accuracy_over_span(
         asked, right = (np.array([np.add.reduceat(r[i], edges) for r in runs]) for i in (0, 1))
         known = (asked >= MIN_ANSWERS).all(0)
         centres = (edges + (np.append(edges[1:], length) - 1))[known] / 2
-        accuracy = right[:, known] / asked[:, known]
-        _draw_with_range(axes, centres, accuracy, line, len(counts))
+        _draw_with_range(axes, centres, right[:, known] / asked[:, known], line, len(counts))
     axes.set_xscale("symlog", base=2, linthresh=1)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.02)
