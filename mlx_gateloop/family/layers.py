@@ -216,8 +216,7 @@ class LanguageModel(nn.Module):
 
     def __call__(self, tokens: mx.array, cache: Caches = None, starts: Marks = None) -> mx.array:
         """Compute the logits `[batch, length, vocab_size]` of the next tokens, as in `lm.Model`."""
-        tied = self.args.tie_word_embeddings
-        head = self.model.embeddings.as_linear if tied else self.lm_head
+        head = self.model.embeddings.as_linear if self.args.tie_word_embeddings else self.lm_head
         return head(self.model(tokens, cache, starts))
 
     @property

@@ -189,9 +189,8 @@ class Model(nn.Module):
         Returns:
             `[batch, length, num_outputs]` in the weights' dtype.
         """
-        x = self.model(tokens, cache, starts)
         head = self.model.embed_tokens if self.args.tie_word_embeddings else self.lm_head
-        return project(x, head)[0]
+        return project(self.model(tokens, cache, starts), head)[0]
 
     @property
     def layers(self) -> list[Block]:
@@ -238,15 +237,13 @@ def readable_ids(model: nn.Module) -> int | None:
 
 def check_ids(model: nn.Module, ids: Sequence[int]) -> None:
     """Reject token ids without a row in the model's embedding."""
-    size = readable_ids(model)
-    if size is not None and not 0 <= min(ids) <= max(ids) < size:
+    if (size := readable_ids(model)) is not None and not 0 <= min(ids) <= max(ids) < size:
         wrong = next(i for i in ids if not 0 <= i < size)
         raise InputError(f"tokens: expected ids from 0 to {size - 1}, got {wrong}")
 
 
 def require_readable(model: nn.Module, largest: int) -> None:
     """Reject an id beyond a model's embedding: MLX would read other memory there."""
-    rows = readable_ids(model)
-    if rows is not None and largest >= rows:
+    if (rows := readable_ids(model)) is not None and largest >= rows:
         reason = f"its tokenizer makes token {largest}, its embedding has {rows} rows"
         raise InputError(f"model: {reason}; get both from one source")

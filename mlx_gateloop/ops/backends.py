@@ -50,8 +50,7 @@ def choose(name: str) -> Backend:
     name = ALIASES.get(name, name)
     check_choice("backend", name, ("auto", *BACKENDS))
     if name == "auto":  # called for every layer and token: query no backend but the candidates
-        on_cpu = mx.default_device().type == mx.cpu
-        candidates = ("cpu",) if on_cpu else ("metal", "cuda")
+        candidates = ("cpu",) if mx.default_device().type == mx.cpu else ("metal", "cuda")
         found = (n for n in candidates if BACKENDS[n].why_missing() is None)
         return BACKENDS[next(found, "mlx")]
     if why := BACKENDS[name].why_missing():

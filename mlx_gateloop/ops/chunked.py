@@ -99,8 +99,7 @@ def _part(x: Planes, a: Planes, group: slice, done: Planes | list[mx.array]) -> 
 def _chunks(x: mx.array, chunk: int, identity: int) -> mx.array:
     """Cut [B, L, H, size] into [B, chunks, H, chunk, size], padded with identity steps."""
     B, L, H, size = x.shape
-    missing = -L % chunk
-    if missing:
+    if missing := -L % chunk:
         x = mx.pad(x, [(0, 0), (0, missing), (0, 0), (0, 0)], constant_values=identity)
     return x.reshape(B, -1, chunk, H, size).swapaxes(2, 3)
 
@@ -120,8 +119,7 @@ def _forward(x: Planes, a: Planes, h: Planes) -> Outputs:
     starts, h = _carry(conjugate(totals), added, tuple(plane[:, None] for plane in h))
     carried = (x @ h for x, h in zip(queries, starts, strict=True))
     v, after = without_inf(v, 3)
-    y = reduce(mx.add, [scores @ v, after, *carried])
-    return y, tuple(p.squeeze(1) for p in h)
+    return reduce(mx.add, [scores @ v, after, *carried]), tuple(p.squeeze(1) for p in h)
 
 
 def _carry(totals: Planes, added: Planes, h: Planes) -> Pair:

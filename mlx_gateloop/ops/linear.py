@@ -13,8 +13,7 @@ BLOCK = 4096  # rows of weights that are expanded at once
 
 def linear(x: mx.array, layers: list[Stored]) -> list[mx.array] | None:
     """Compute x W' + bias of several layers for few rows of x; None if the extension cannot."""
-    extension = extension_on_cpu()
-    if extension is None or not 0 < x.size <= MAX_ROWS * x.shape[-1]:
+    if (extension := extension_on_cpu()) is None or not 0 < x.size <= MAX_ROWS * x.shape[-1]:
         return None
     return extension.linear(x, layers)
 

@@ -51,7 +51,6 @@ def summed_cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
 
 
 def _pointwise(name: str, otherwise: Callable[[mx.array], mx.array], x: mx.array) -> mx.array:
-    extension = extension_on_cpu()
-    if extension is None or x.dtype not in FLOATS:
+    if (extension := extension_on_cpu()) is None or x.dtype not in FLOATS:
         return otherwise(x)
     return getattr(extension, name)(x)

@@ -31,9 +31,8 @@ def relative_attention(
     if mask is not None:
         heads = mask.shape[-3] if mask.ndim > 2 else 1
         mask = mx.broadcast_to(mask, (q.shape[0], heads, q.shape[2], keys.shape[2]))
-    extension = extension_on_cpu()
     # MLX reads plain keys in place, which for a single query takes a fifth of the time.
-    if extension is None or (parts == 0 and q.shape[2] == 1):
+    if (extension := extension_on_cpu()) is None or (parts == 0 and q.shape[2] == 1):
         return composed(q, keys, v, parts, mask)
     arrays = [x.astype(mx.float32) for x in (q, keys, v)]
     return extension.relative_attention(*arrays, mask, parts=parts).astype(v.dtype)

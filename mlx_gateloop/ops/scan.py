@@ -30,8 +30,7 @@ def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -
     a, x `[B, L, ...]` and h0 `[B, ...]` (() is zero) are tuples of float32 parts, as is the result.
     """
     if not h0:
-        nothing = mx.zeros((a[0].shape[0], *a[0].shape[2:]))
-        h0 = (nothing,) * max(len(a), len(x))
+        h0 = (mx.zeros((a[0].shape[0], *a[0].shape[2:])),) * max(len(a), len(x))
     return tuple(_differentiable_scan(len(a), len(x), reverse)(*a, *x, *h0))
 
 
@@ -60,8 +59,7 @@ def _differentiable_scan(planes_a: int, planes_x: int, reverse: bool) -> Callabl
         else:
             da = multiply(conjugate(h_before), G)
         first = (slice(None), -1 if reverse else 0)
-        dh0 = multiply(conjugate(_at(a, first)), _at(G, first))
-        return (*da, *G[:planes_x], *dh0)
+        return (*da, *G[:planes_x], *multiply(conjugate(_at(a, first)), _at(G, first)))
 
     return scan
 
@@ -81,8 +79,7 @@ def chunked_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
         return stepwise_scan(a, x, h0, reverse)
     # About half the square root of the length, a power of two in [4, 32].
     chunk = min(CHUNK, 1 << max(2, math.ceil(math.log2(math.sqrt(L) / 2))))
-    full = L - L % chunk
-    if full == L:
+    if (full := L - L % chunk) == L:
         return _scan_chunks(a, x, h0, reverse, chunk)
     # The ragged end runs step by step, which saves padded copies.
     body, end = (slice(None), slice(full)), (slice(None), slice(full, L))
@@ -134,8 +131,7 @@ def steps(a: Planes, x: Planes, reverse: bool, axis: int) -> list[Pair]:
 def _split(x: mx.array, axis: int) -> list[mx.array]:
     # One split is cheaper than many slices, but each part refers to all the others: a long axis
     # is split in two rounds.
-    length = x.shape[axis]
-    if length <= CHUNK:
+    if (length := x.shape[axis]) <= CHUNK:
         return list(mx.split(x, length, axis))
     blocks = mx.split(x, list(range(CHUNK, length, CHUNK)), axis)
     return [part for block in blocks for part in _split(block, axis)]

@@ -70,8 +70,7 @@ def launch(kernels: Kernels, task: Task, variant: Variant, cut: HeadsPlan, x: Ar
     template += [] if task == "backward" else [("TASK", TASKS.index(task))]
     template += [("KEYS", keys), ("VALUES", values)]
     grid = (WIDTH * B * cut.parts * H * key_tiles * value_tiles, cut.segments, 1)
-    used = USED[task] - variant.absent
-    results = kernels.launch(name, arrays, used, x, outputs, template, grid)
+    results = kernels.launch(name, arrays, USED[task] - variant.absent, x, outputs, template, grid)
     return {n: _whole(array, x[LIKE[n]]) if n in LIKE else array for n, array in results.items()}
 
 
