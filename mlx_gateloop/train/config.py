@@ -231,8 +231,7 @@ class TrainConfig:
             given = shown(model_type)
             raise InputError(f"unknown model.model_type {given}{among(given, MODELS)}")
         kind = module(model_type).ModelArgs
-        preset = options.pop("preset", None)
-        if preset is not None and model_type != "gateloop":
+        if (preset := options.pop("preset", None)) is not None and model_type != "gateloop":
             raise InputError(f"model.preset: leave it out with model_type {model_type!r}")
         if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
             given = shown(preset)
@@ -256,8 +255,7 @@ class TrainConfig:
         """Return the number of optimizer steps, from `steps` or from `epochs`."""
         batches = (self.epochs or 0) * batches_per_epoch
         steps = self.steps or max(1, round(batches / self.optimizer.accumulate))
-        warmup = self.optimizer.warmup_steps
-        if warmup is not None and warmup >= steps:
+        if (warmup := self.optimizer.warmup_steps) is not None and warmup >= steps:
             reason = f"optimizer.warmup_steps ({warmup}) must be below the run's {steps} steps"
             raise InputError(f"{reason}; lower it with --set optimizer.warmup_steps=N")
         last, factor = (self.optimizer.knots or [(steps, 0.0)])[-1]

@@ -69,8 +69,7 @@ def evaluate(
     Raises:
         InputError: Nothing to predict, a token beyond the embedding, or ranks that carry a text.
     """
-    count = len(stream.tokens) - 1
-    if count < 1:
+    if (count := len(stream.tokens) - 1) < 1:
         raise InputError("the text to evaluate has fewer than two tokens; give a longer one")
     if carry and world.size > 1:
         raise InputError("the carried protocol reads a text in order; evaluate it on one rank")

@@ -92,5 +92,4 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
     }
     groups = [make[name](0.0, weight_decay=decay) for name, decay in kinds]
     # Adafactor and Muon look at the rows and columns of each matrix.
-    joins = [name in ("adamw", "lion") for name, _ in kinds]
-    return Optimizer(groups, rates, group_of, joins)
+    return Optimizer(groups, rates, group_of, [name in ("adamw", "lion") for name, _ in kinds])

@@ -105,8 +105,7 @@ class Output:
         checkpoint.replace(self.checkpoint)  # a damaged one must not become the one before
         self._sweep()
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        lines = text.splitlines()
-        kept = [line for line in lines if _is_upto(step, line)]
+        kept = [line for line in text.splitlines() if _is_upto(step, line)]
         write_text(self.log, "".join(f"{line}\n" for line in kept))
 
     def record(self, **values: object) -> None:

@@ -90,16 +90,14 @@ def page(log: Path, out: Path) -> Reporter:
         body += f"<h2>Median half-life (tokens)</h2>{_chart(series)}"
         for step, text in reversed([(r["step"], r["sample"]) for r in records if "sample" in r]):
             body += f"<h3>Step {step}</h3><pre>{html.escape(text)}</pre>"
-        title = html.escape(out.absolute().parent.name)
-        write_text(out, PAGE.format(title=title, body=body))
+        write_text(out, PAGE.format(title=html.escape(out.absolute().parent.name), body=body))
 
     return report
 
 
 def _chart(series: dict[str, Points]) -> str:
     """Draw lines over steps as SVG, with the range of both axes in words."""
-    points = [point for line in series.values() for point in line]
-    if not points:
+    if not (points := [point for line in series.values() for point in line]):
         return "<p>Nothing yet.</p>"
     last, values = max(x for x, _ in points), [y for _, y in points]
     low, high = min(values), max(values)

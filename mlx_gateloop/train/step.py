@@ -83,8 +83,7 @@ def _make_gradients(
         return total / targets * scale, total
 
     if config.sequence_chunk is not None or config.carry_state:
-        chunk = config.sequence_chunk or config.data.length
-        return make_chunked_gradients(model, losses, chunk)
+        return make_chunked_gradients(model, losses, config.sequence_chunk or config.data.length)
 
     @partial(mx.compile, inputs=state, outputs=state)
     def gradients(

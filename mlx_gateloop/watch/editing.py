@@ -188,8 +188,7 @@ def _emptied(kept: mx.array) -> Callable[..., Any]:
     """Return the operator without what some channels write, `kept` `[batch, width]`."""
 
     def operator(q: mx.array, k: mx.array, *args: Any, **options: Any) -> Any:
-        writes = kept.reshape(len(k), 1, *k.shape[2:])
-        return gate_loop(q, mx.where(writes, k, 0), *args, **options)
+        return gate_loop(q, mx.where(kept.reshape(len(k), 1, *k.shape[2:]), k, 0), *args, **options)
 
     return operator
 

@@ -98,9 +98,8 @@ def mamba(given: Arguments, names: Names, block: Any) -> Report:
 
     Delta is local to `ssm_step`, so this repeats its small projections.
     """
-    x = given["x"]
     rank, states = block.time_step_rank, block.ssm_state_size
-    delta, B, C = mx.split(block.x_proj(x), [rank, rank + states], axis=-1)
+    delta, B, C = mx.split(block.x_proj(given["x"]), [rank, rank + states], axis=-1)
     if "dt_layernorm" in block:
         delta, B, C = block.dt_layernorm(delta), block.b_layernorm(B), block.c_layernorm(C)
     elif hasattr(block, "mixer_norm"):  # mlx-lm 0.31 normalises twice
@@ -209,8 +208,7 @@ def report_of(calls: list[Call]) -> Report:
     """Join consecutive calls of one recurrence into one report."""
     last = calls[-1]
     joined = {name: _joined(name, calls) for name in last.hook.inputs}
-    report = last.hook.report(last.given | joined, last.names, last.module)
-    return report.masked(joined.get("mask"))
+    return last.hook.report(last.given | joined, last.names, last.module).masked(joined.get("mask"))
 
 
 def _joined(name: str, calls: list[Call]) -> mx.array | None:

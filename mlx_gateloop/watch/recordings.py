@@ -231,8 +231,7 @@ class Recording:
         taken = [self._passes.popleft() for _ in range(passes)]
         columns, layers = [], []
         for name in list(self._names):
-            calls = [call for _, each in taken for call in each.get(name, [])]
-            if not calls:
+            if not (calls := [call for _, each in taken for call in each.get(name, [])]):
                 continue
             try:
                 report = report_of(calls)

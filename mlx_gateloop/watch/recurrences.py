@@ -138,8 +138,7 @@ class EditedRecurrence:
 
     def __call__(self, q: Any, k: Any, v: Any, a: Any, h0: Any = None, **options: Any) -> Any:
         """Compute what `gate_loop` does, with the edits."""
-        given = {"q": q, "k": k, "v": v, "a": a, "h0": h0}
-        return self.run(gate_loop, OPERATOR, given | options)
+        return self.run(gate_loop, OPERATOR, {"q": q, "k": k, "v": v, "a": a, "h0": h0} | options)
 
     def run(self, function: Any, hook: Hook, given: Arguments) -> tuple[mx.array, mx.array]:
         editable = EDITABLE[function.__name__]

@@ -106,8 +106,7 @@ def share(
     }
     first = kept[0] if kept else 0
     note = f" The {first:,} tokens before these are omitted." if start and first else ""
-    body = part("words.html").format(about="", form="", note=note)
-    return filled(data, title, SCRIPTS, body)
+    return filled(data, title, SCRIPTS, part("words.html").format(about="", form="", note=note))
 
 
 def _check(
@@ -156,8 +155,7 @@ def _layer(trace: Any, layer: int, kept: Sequence[int]) -> dict[str, Any]:
     max_groups = max(MIN_ROWS, COLUMN_BYTES // max(1, len(kept) * trace.layers))
     order = np.argsort(codes.mean(0), kind="stable") if len(kept) else np.arange(codes.shape[1])
     groups = np.array_split(order, min(len(order), ROWS, max_groups))
-    means = np.stack([codes[:, group].mean(1) for group in groups], 1)
-    rows = np.rint(means).astype(np.uint8)
+    rows = np.rint(np.stack([codes[:, group].mean(1) for group in groups], 1)).astype(np.uint8)
     return {"kind": trace.kinds[layer], "rows": len(groups), "codes": base64_of(rows)}
 
 

@@ -65,10 +65,9 @@ class Trace(Storage):
     def averages(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Average |a| over channels, float32 `[tokens, layers]`; the paper averages layers too."""
         start, stop = self._range(start, stop)
-        none = np.empty((max(stop - start, 0), 0), np.float32)
         layers = range(self.layers)
         means = [self.magnitude(layer, start, stop).mean(1)[:, None] for layer in layers]
-        return np.concatenate([none, *means], 1)
+        return np.concatenate([np.empty((max(stop - start, 0), 0), np.float32), *means], 1)
 
     def resets(self, stop: int | None = None) -> np.ndarray:
         """Find resets: tokens at which many channels forget that usually remember.
