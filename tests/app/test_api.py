@@ -16,7 +16,6 @@ from mlx_gateloop.generate import Sampling
 
 @pytest.fixture
 def ask(engine, monkeypatch):
-    """The endpoint's function, without the server."""
     endpoints = []
     with monkeypatch.context() as patch:
         patch.setattr(api, "api", lambda function, **_: endpoints.append(function))

@@ -25,7 +25,6 @@ def test_the_parts_are_the_text_in_order(tmp_path):
 
 @pytest.fixture
 def library(monkeypatch):
-    """A small standard library."""
     letters = np.random.default_rng(1).integers(97, 123, (60, 5000), np.uint8)
     texts = tuple(row.tobytes().decode() for row in letters)
     monkeypatch.setattr("mlx_gateloop.data.python_source.documents", lambda: texts)

@@ -8,7 +8,6 @@ from mlx_gateloop.data import python_source
 
 @pytest.fixture
 def library(tmp_path, monkeypatch):
-    """A standard library that the test writes."""
     monkeypatch.setattr(python_source.sysconfig, "get_path", lambda _: str(tmp_path))
 
     def write(**files):

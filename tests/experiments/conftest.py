@@ -31,5 +31,4 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def out(made, tmp_path):
-    """A copy of that experiment."""
     return shutil.copytree(made, tmp_path / "out")

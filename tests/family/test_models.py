@@ -16,7 +16,6 @@ names = pytest.mark.parametrize("name", family.CONFIGS)
 
 
 def double(model):
-    """The model's weights by their names, float64."""
     weights = dict(tree_flatten(model.parameters()))
     return lambda name: np.array(weights[name]).astype(np.float64)
 

@@ -40,8 +40,6 @@ from .mutate import JSON, LINES, MSGPACK, SAFETENSORS, SENTENCEPIECE, ZIP, Codec
 
 @dataclass(frozen=True)
 class Target:
-    """A reader of files."""
-
     prepare: Callable[[Path], object]  # fills a folder with good files; may return more of `file`
     file: str  # the one of them that is changed
     codec: Codec | None  # reads and writes what it means; None changes bytes alone

@@ -26,8 +26,6 @@ class KernelFault(RuntimeError):
 
 @dataclass(frozen=True)
 class Launch:
-    """A record of one launch."""
-
     name: str
     read: dict[str, int]  # bytes of each device array
     written: dict[str, int]

@@ -19,7 +19,6 @@ def tiny(name="memory-horizon", preset="running_sum", seeds=2, models=None, equa
 
 
 def tuned(**others):
-    """Make an experiment with three trials for each model."""
     return RUNNING_SUM.changed_by(SHORT, **{"seeds": 1, "draws": 1, "trials": 3, **others})
 
 
@@ -35,7 +34,6 @@ def results(out):
 
 
 def cells(text):
-    """Read the rows of all tables of a text."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 

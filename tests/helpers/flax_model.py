@@ -16,7 +16,6 @@ WIDTHS = {"wa": 2}  # over that of the other matrices
 
 
 def flax_model(**options):
-    """The author's module."""
     package = pytest.importorskip("flax_gated_linear_rnn", reason="the source model's library")
     defaults = {
         "n_layer": 2, "d_model": 8, "d_channel_mixing": 20, "d_h": 12, "eps": 1e-5,

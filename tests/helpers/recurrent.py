@@ -116,8 +116,6 @@ VALUES = {
 
 
 class Call(NamedTuple):
-    """One call of a recurrence."""
-
     function: Callable[..., Any]
     given: dict[str, Any]
     value: str  # one of VALUES

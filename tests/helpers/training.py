@@ -38,7 +38,6 @@ def tiny_run(**changes):
 
 
 def model_and_optimizer(seed=0, **options):
-    """The parts of a checkpoint."""
     model = tiny_model(seed, **options)
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, weight_decay=0.05), steps=10)
     optimizer.init(model.trainable_parameters())

@@ -28,7 +28,6 @@ COUNT = 12
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The demo as `gl.save` writes it."""
     path = tmp_path_factory.mktemp("standalone") / "demo"
     gl.save(*gl.load(DEMO), path)
     return path

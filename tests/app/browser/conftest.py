@@ -102,11 +102,9 @@ class Visitor(Page):
         self.painted()
 
     def list(self):
-        """Open or close the list of conversations."""
         self.tab.locator("#list-button").click()
 
     def take(self, file):
-        """Import a file."""
         self.list()
         with self.tab.expect_file_chooser() as chooser:
             self.tab.locator("#import").click()
@@ -156,7 +154,6 @@ def endless_models(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server(endless_models, tmp_path_factory):
-    """The app on the endless models."""
     folder = tmp_path_factory.mktemp("server")
     models = ("--models", endless_models, "--model", "a", "--conversations", folder / "kept")
     server = Server(folder / "log", *models, prelude=WATCH + PACED)
@@ -213,7 +210,6 @@ def tab(shared_tab, request):
 
 @pytest.fixture
 def page(tab):
-    """A new chat."""
     tab.new_chat()
     return tab
 
@@ -248,7 +244,6 @@ def download(tmp_path):
 
 @pytest.fixture
 def arrays(download):
-    """The transitions of a page's run, as it downloads them."""
 
     def load(page):
         with np.load(download(page, "npz")) as file:

@@ -17,7 +17,6 @@ SERIOUS = """async () => {
 
 
 def press_until(page, key, selector):
-    """Press a key until an element is focused."""
     for _ in range(40):
         page.tab.keyboard.press(key)
         if page.tab.evaluate(f"{FOCUSED}.matches({selector!r})"):

@@ -53,7 +53,6 @@ def test_four_clicks_from_the_tour_to_a_word_that_is_forgotten_and_proven(browse
 
 @pytest.fixture
 def tour(tab):
-    """The tour, opened by its button."""
     tab.defaults()
     tab.tab.get_by_role("button", name="Guided tour", exact=True).click()
     yield tab.tab.get_by_role("dialog")

@@ -92,7 +92,6 @@ def test_an_answer_does_not_depend_on_the_questions_before_it():
 
 @pytest.fixture
 def run(tmp_path):
-    """A training run's folder."""
     (tmp_path / "run").mkdir()
     for name in ("config.yaml", "log.jsonl", "model.safetensors"):
         (tmp_path / "run" / name).write_text('{"loss": 1}')

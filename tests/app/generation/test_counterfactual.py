@@ -71,7 +71,6 @@ def test_blanks_between_words_that_are_left_out_are_left_out(engine, finished):
 
 
 def likeliest(run):
-    """Return the probability of the likeliest token at each of the answer."""
     return [piece.candidates[0][1] for piece in answer_of(run)]
 
 

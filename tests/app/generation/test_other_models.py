@@ -71,7 +71,6 @@ def is_fresh(chat, prefix, tolerance=1e-4):
 
 
 def likely(chat, ids):
-    """Return the greatest probabilities after these tokens."""
     return sorted(mx.softmax(fresh(chat, ids)[1]).tolist(), reverse=True)[:8]
 
 

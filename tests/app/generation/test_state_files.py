@@ -19,7 +19,6 @@ GREEDY = Sampling(temperature=0)
 
 
 def save_state(path, name, text, tuned=False):
-    """Write a state beside its model."""
     model, tokenizer = gl.load(path)
     state = gl.State(model.make_cache())
     state.read(model, tokenizer.encode(text))

@@ -41,7 +41,6 @@ def make_trace():
 
 @pytest.fixture
 def run(engine, make_trace):
-    """A run of many tokens, which is done."""
     run = Run("tiny")
     run.trace = make_trace(np.random.default_rng(0).random((2, LONG, 3), np.float32))
     run.pieces += [Token(str(n), n, "answer", (("x", 0.5),)) for n in range(LONG)]

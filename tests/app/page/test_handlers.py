@@ -40,7 +40,6 @@ async def collect(updates):
 
 
 def last(updates):
-    """Take all updates; return the last one."""
     return asyncio.run(collect(updates))[-1]
 
 
