@@ -18,6 +18,5 @@ def test_the_example_of_a_public_name_runs(name):
     thing = PUBLIC[name]
     assert "\n    Examples:\n" in thing.__doc__
     module = sys.modules[thing.__module__]
-    examples = doctest.DocTestFinder(recurse=False).find(thing, name, globs=dict(vars(module)))
-    for example in examples:
+    for example in doctest.DocTestFinder(recurse=False).find(thing, name, globs=dict(vars(module))):
         assert doctest.DocTestRunner().run(example).failed == 0

@@ -120,9 +120,8 @@ def test_a_continuation_is_what_decode_adds_to_the_prompt(kind, tmp_path, monkey
 def test_a_text_begins_with_the_token_that_the_tokenizer_adds(text, tmp_path):
     begin_with("<s>", save_tiny_model(tmp_path))
     model, tokenizer = gl.load(tmp_path)
-    of_mlx_lm = stream_generate(model, tokenizer, text, max_tokens=1)
     ids = prompt_ids(model, tokenizer, text)
-    assert len(ids) == next(of_mlx_lm).prompt_tokens
+    assert len(ids) == next(stream_generate(model, tokenizer, text, max_tokens=1)).prompt_tokens
     assert ids == [tokenizer.bos_token_id, *text.removeprefix("<s>").encode()]
     packed = [*tokenizer.encode("ab"), tokenizer.eos_token_id]
     assert pack(["ab"], tokenizer).tokens.tolist() == packed

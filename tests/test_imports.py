@@ -57,8 +57,7 @@ def imports(name):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = resolve_name("." * node.level + (node.module or ""), inside)
-            members = {f"{base}.{alias.name}" for alias in node.names}
-            yield from members & FILES.keys() or {base}
+            yield from {f"{base}.{alias.name}" for alias in node.names} & FILES.keys() or {base}
 
 
 def is_allowed(name, target):
@@ -78,9 +77,8 @@ def test_packages_import_what_they_may():
 
 
 def test_no_cycles():
-    graph = {name: set(imports(name)) for name in FILES}
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter({name: set(imports(name)) for name in FILES}).prepare()
     except CycleError as error:
         pytest.fail(" <- ".join(error.args[1]))
 

@@ -94,8 +94,7 @@ def test_chat_template(tokenizer):
     tokenizer.chat_template = CHAT_TEMPLATE
     turns = (("system", "Be brief."), ("user", "Hi"))
     messages = [{"role": role, "content": content} for role, content in turns]
-    rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert rendered == (
+    assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
         "<|im_start|>assistant\n"
     )

@@ -51,8 +51,7 @@ def test_an_answer_is_the_engine_s_and_a_stream_has_the_same_text(ask, engine, f
     assert choice["finish_reason"] == ("length" if run.reason == "limit" else "stop")
     assert answer["usage"]["completion_tokens"] == run.stats.tokens
     assert (answer["object"], answer["model"]) == ("chat.completion", "tiny")
-    options = {"stream": True, "stream_options": {"include_usage": True}}
-    events = ask(CHAT, GREEDY | options).text
+    events = ask(CHAT, GREEDY | {"stream": True, "stream_options": {"include_usage": True}}).text
     assert events.isascii()  # some readers end a line at U+2028
     *lines, end, nothing = events.split("\n\n")
     assert (end, nothing) == ("data: [DONE]", "")

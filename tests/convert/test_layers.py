@@ -69,8 +69,7 @@ def test_each_layer_is_the_one_of_its_name(network, tmp_path, capsys):
             np.testing.assert_allclose(np.array(state), np.array(last), rtol=1e-4, atol=1e-5)
     card = (tmp_path / "out" / "README.md").read_text()
     assert all(f"| `{name}` |" in card for name in NAMES)
-    tensors = network.state_dict().items()
-    state = {n: x * torch.nan if "plain" in n else x for n, x in tensors}
+    state = {n: x * torch.nan if "plain" in n else x for n, x in network.state_dict().items()}
     torch.save(state, tmp_path / "network.pt")
     assert run(tmp_path / "network.pt", tmp_path / "other", "--layers") == 0
     assert "warning: plain: NaN or infinity in 3 tensors: " in capsys.readouterr().err

@@ -81,8 +81,7 @@ def test_a_tokenizer_that_brings_code_is_refused(source, out, capsys, monkeypatc
     auto = {"auto_map": {"AutoTokenizer": ["tok.Tokenizer", None]}, "tokenizer_class": "Tokenizer"}
     (source.parent / "tokenizer_config.json").write_text(json.dumps(auto))
     marker = source.parent / "ran"
-    code = f"open({str(marker)!r}, 'w')\nclass Tokenizer: pass\n"
-    (source.parent / "tok.py").write_text(code)
+    (source.parent / "tok.py").write_text(f"open({str(marker)!r}, 'w')\nclass Tokenizer: pass\n")
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     assert "--tokenizer" in refused(capsys, source, out)
     assert not marker.exists()

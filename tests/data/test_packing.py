@@ -48,15 +48,13 @@ def test_rows_of_carrying_batches_continue(count, batch_size, length, epoch):
 
 def test_carrying_batches_read_all_of_a_text_over_the_epochs():
     batches = Batches(Stream(np.arange(128)), 64, 1, seed=1, carries=True)
-    read = {*np.concatenate([batches.batch(epoch, 0)[0] for epoch in range(99)]).flat}
-    assert len(read) > 120
+    assert len({*np.concatenate([batches.batch(epoch, 0)[0] for epoch in range(99)]).flat}) > 120
 
 
 @given(*(st.integers(*ends) for ends in ((2, 300), (1, 5), (1, 12), (0, 9), (0, 5))))
 def test_an_epoch_holds_every_window_at_most_once(count, batch_size, length, seed, epoch):
     tokens = np.arange(count)
-    windows = (count - 1) // length
-    if windows < batch_size:
+    if (windows := (count - 1) // length) < batch_size:
         line = refusal(Batches, Stream(tokens), batch_size, length, seed)
         assert f"has {count} tokens and one batch" in line
         return

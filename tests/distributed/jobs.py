@@ -19,10 +19,9 @@ from mlx_gateloop.train.evaluate import require_same
 
 
 def exchanges(world):
-    value = {"rank": world.rank, "text": "ä" * world.rank}
     part = world.part(7)
     return {
-        "gathered": world.gather(value, "test"),
+        "gathered": world.gather({"rank": world.rank, "text": "ä" * world.rank}, "test"),
         "first": world.broadcast(lambda: [world.rank, float("inf")], "test"),
         "sum": world.sum(mx.arange(5) * (world.rank + 1), "test").tolist(),
         "any": [world.any(world.rank == 1, "test"), world.any(False, "test")],
@@ -78,8 +77,7 @@ def lost_beside(world):
     from mlx_gateloop.train import exchange
 
     of = World(world._group, world.hosts, overlaps=True)
-    gradient = {name: mx.ones(1 << 22) for name in "abcdef"}
-    finish = exchange.start_sum(of, gradient, mx.float32)
+    finish = exchange.start_sum(of, {name: mx.ones(1 << 22) for name in "abcdef"}, mx.float32)
     if not world.is_first:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
@@ -130,16 +128,14 @@ def _distance(world, kind, shape, shape_v):
     def loss(operator, part, *arrays):
         q, k, v, *gates = (x[:, part] for x in arrays)
         masked = None if mask is None else mask[:, part]
-        a = Transition.polar(*gates)
-        y, _ = operator(q, k, v, a, mask=masked, reverse="reverse" in kind)
+        y, _ = operator(q, k, v, Transition.polar(*gates), mask=masked, reverse="reverse" in kind)
         return (y * weights[:, part]).sum(), y
 
     part = world.part_of_sequence(shape[1])
     ours = partial(loss, partial(gate_loop_over_ranks, world.gather_parts, world.position), part)
     results = []
     for function in (ours, partial(loss, gate_loop, slice(None))):
-        numbers = list(range(len(arrays)))
-        (_, y), gradients = mx.value_and_grad(function, argnums=numbers)(*arrays)
+        (_, y), gradients = mx.value_and_grad(function, argnums=list(range(len(arrays))))(*arrays)
         mx.eval(y, gradients)
         results.append([np.array(x) for x in (y, *gradients)])
     (y, *gradients), (y_whole, *whole) = results

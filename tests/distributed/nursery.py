@@ -74,8 +74,7 @@ def answer(job):
     if "wait_for" in job:
         return nursery.ended(job["wait_for"], PATIENCE)
     hostfile = Hostfile([Host(f"desk{rank}", (LOCAL,)) for rank in range(job["size"])])
-    port = free_ports(job["size"])
-    settings = Settings(hostfile, port, sys.executable, job["limit"], PATIENCE)
+    settings = Settings(hostfile, free_ports(job["size"]), sys.executable, job["limit"], PATIENCE)
     commands = Attempt(settings, [], restarted=False).commands()
     return [nursery.fork(partial(child, job, n, json.loads(c[-1]))) for n, c in enumerate(commands)]
 

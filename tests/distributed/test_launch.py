@@ -99,8 +99,7 @@ def test_a_rank_that_dies_is_named_and_the_run_goes_on_from_its_checkpoint(launc
 
 
 def test_a_rank_that_stops_is_named_and_ended(launched):
-    failed = [1, "no answer of the other ranks"]
-    code, _, lines = launched(failed, "stop", options=["--limit", "1"])
+    code, _, lines = launched([1, "no answer of the other ranks"], "stop", options=["--limit", "1"])
     assert (code, lines[-1]) == (1, f"error: rank 1 on 127.0.0.1: {LOST}")
 
 
@@ -203,8 +202,7 @@ def test_a_hostfile_becomes_the_variables_of_each_engine(tmp_path):
         [Host("desk", ("127.0.0.1",), (None, "en2"))] * 2, "jaccl-ring", ("MLX_METAL_FAST_SYNCH=1",)
     )
     values = {"MLX_RANK": "1", "MLX_JACCL_COORDINATOR": "127.0.0.1:7", "MLX_JACCL_RING": "1"}
-    devices = {"MLX_IBV_DEVICES": '[[null, "en2"], [null, "en2"]]'}
-    assert read.variables(1, 7) == (values, devices)
+    assert read.variables(1, 7) == (values, {"MLX_IBV_DEVICES": '[[null, "en2"], [null, "en2"]]'})
     ring = Hostfile([Host("a", ("10.0.0.1", "10.0.0.2")), Host("b", ("10.0.0.3",))])
     addresses = [["10.0.0.1:7", "10.0.0.2:8"], ["10.0.0.3:9"]]
     assert ring.addresses(7) == addresses

@@ -101,9 +101,8 @@ def test_memory_of_a_rank_is_that_of_its_part(nursery, run, tmp_path, size):
 
 
 def test_ranks_that_differ_refuse_to_start(nursery, run, tmp_path):
-    out = tmp_path / "out"
     line = "error: rank 1 on desk1 differs from rank 0 on desk0 in its config.seed: 1, not 0"
-    assert nursery.answers(2, "another_seed", *run, out) == [[2, line]] * 2
+    assert nursery.answers(2, "another_seed", *run, tmp_path / "out") == [[2, line]] * 2
     assert list(tmp_path.iterdir()) == []
 
 

@@ -126,6 +126,5 @@ def test_models_of_equal_parameters_have_another_inner_width():
 
 def test_a_model_that_cannot_be_as_small_as_the_reference():
     bar = RUNNING_SUM.changed_by({"model.intermediate_size": 1})
-    line = refusal(bar.config, bar.make_task(), "softmax_data_controlled", 0)
     words = r"models: softmax_data_controlled has [\d,]+ parameters or more, the .*; leave it out,"
-    assert re.match(words, line)
+    assert re.match(words, refusal(bar.config, bar.make_task(), "softmax_data_controlled", 0))

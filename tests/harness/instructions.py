@@ -42,8 +42,7 @@ def counted(case, plan):
 
 def counted_heads(case, tasks=()):
     """The same of a variant with heads, for each task or these."""
-    variant = case.values[0][0]
-    plans = heads_plans(variant.is_complex, 16)
+    plans = heads_plans(case.values[0][0].is_complex, 16)
     found = texts("cuda", launch_heads, case.values[0], 16)
     for (task, plan), (_, text) in zip(plans.items(), found, strict=True):
         if tasks and task not in tasks:
@@ -57,8 +56,7 @@ def counted_heads(case, tasks=()):
 def rows(case, plan):
     with watch() as launches:
         launch(OBSERVED["cuda"], case.values[0], WHOLE, plan)
-    kernels = counted(case, plan)
-    for (key, tile, steps, found), done in zip(kernels, launches, strict=True):
+    for (key, tile, steps, found), done in zip(counted(case, plan), launches, strict=True):
         moved = sum((*done.read.values(), *done.written.values())) / prod(WHOLE)
         yield row(key, tile, steps, found, f"{moved:.2f}")
 

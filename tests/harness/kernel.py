@@ -98,9 +98,8 @@ class Kernel:
                 arrays.append((f"{name}_shape", np.array(array.shape, np.int32)))
         outputs = []
         for shape, dtype in zip(output_shapes, output_dtypes, strict=True):
-            poison = np.full(int(np.prod(shape)) * dtype.size, 0xFF, np.uint8)
             name = "uint16" if dtype == mx.bfloat16 else str(dtype).removeprefix("mlx.core.")
-            outputs.append(poison.view(name))
+            outputs.append(np.full(int(np.prod(shape)) * dtype.size, 0xFF, np.uint8).view(name))
         named = zip(self.text.output_names, outputs, strict=True)
         self._launch(kernel, [*arrays, *named], len(arrays), grid, threadgroup)
         found = zip(outputs, output_shapes, output_dtypes, strict=True)

@@ -19,9 +19,7 @@ SANITIZE = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefi
 
 
 def absence():
-    if sys.platform != "linux":
-        return "the harness switches fibers as Linux does"
-    return no_compiler()
+    return "the harness switches fibers as Linux does" if sys.platform != "linux" else no_compiler()
 
 
 def no_compiler():

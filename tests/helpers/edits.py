@@ -44,8 +44,7 @@ def steps(name, given):
         decay = np.exp(-np.exp(of["A_log"]) * step)[..., None, None]
         skip = of["D"][:, None] * x
         return decay, written, none, lambda n, h: np.einsum("hds,hs->hd", h, C[n]) + skip[n]
-    softplus = np.logaddexp(of["a"] + of["dt_bias"], 0)[0]
-    gate = np.exp(-np.exp(of["A_log"]) * softplus)
+    gate = np.exp(-np.exp(of["A_log"]) * np.logaddexp(of["a"] + of["dt_bias"], 0)[0])
     beta = (1 + of["allow_neg_eigval"]) / (1 + np.exp(-of["b"][0]))
     q, k = (np.repeat(x[0], v.shape[2] // x.shape[2], 1) for x in (q, k))
     written = np.einsum("lh,lhv,lhk->lhvk", beta, v[0], k)

@@ -16,8 +16,7 @@ def written(name, content):
 
 def edited(name, **changes):
     def write(model):
-        content = json.loads((model / name).read_text())
-        (model / name).write_text(json.dumps(content | changes))
+        (model / name).write_text(json.dumps(json.loads((model / name).read_text()) | changes))
 
     return write
 

@@ -97,8 +97,7 @@ def save_tiny_model(path, seed=0, chat=False, **options):
 
 def tokens(length, batch=1, seed=0):
     """Random tokens `[batch, length]` of a tiny model."""
-    chance = np.random.default_rng(seed)
-    return mx.array(chance.integers(0, SIZES["vocab_size"], (batch, length)))
+    return mx.array(np.random.default_rng(seed).integers(0, SIZES["vocab_size"], (batch, length)))
 
 
 def close(actual, expected, atol=2e-5):

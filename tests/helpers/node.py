@@ -11,7 +11,6 @@ needs_node = pytest.mark.skipif(NODE is None, reason="there is no node on this m
 
 def node(*words, given=None):
     """Run a script, with a text as its standard input; return what it prints."""
-    command = [NODE, *words]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=1800)
+    done = subprocess.run([NODE, *words], input=given, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

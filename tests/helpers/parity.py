@@ -51,8 +51,7 @@ def converted(state, kind, settings=None):
 
     weights = {}
     for rule in rules:
-        arrays = rule.forward(mx.array(state[rule.source]))
-        for key, array in zip(rule.ours, arrays, strict=True):
+        for key, array in zip(rule.ours, rule.forward(mx.array(state[rule.source])), strict=True):
             assert array.shape == ours[key].shape, key
             weights[key] = array
     model.update(tree_unflatten(list(weights.items())))

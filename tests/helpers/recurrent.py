@@ -87,8 +87,7 @@ def recurrent_model(name, seed=0, **sizes):
     def shifted(weight):
         if not mx.issubdtype(weight.dtype, mx.floating):
             return weight
-        noise = mx.random.normal(weight.shape, key=next(key))
-        return weight + 0.1 * noise.astype(weight.dtype)
+        return weight + 0.1 * mx.random.normal(weight.shape, key=next(key)).astype(weight.dtype)
 
     model.update(tree_map(shifted, model.parameters()))
     model.eval()

@@ -132,15 +132,13 @@ def scan(a, x, h=0, reverse=False):
 
 def to_planes(x):
     """A state `[B, ...]` as float32 planes: `[B, 2, ...]` if it is complex, else `[B, 1, ...]`."""
-    planes = [x.real, x.imag] if np.iscomplexobj(x) else [x]
-    return mx.array(np.stack(planes, 1).astype(np.float32))
+    return mx.array(np.stack([x.real, x.imag] if np.iscomplexobj(x) else [x], 1).astype(np.float32))
 
 
 def inputs(case, dtype=mx.float32):
     """q, k and v of a type, a and h0, as the operator takes them."""
-    kind = np.complex64 if np.iscomplexobj(case.a) else np.float32
     arrays = [mx.array(x.astype(np.float32)).astype(dtype) for x in (case.q, case.k, case.v)]
-    arrays.append(mx.array(case.a.astype(kind)))
+    arrays.append(mx.array(case.a.astype(np.complex64 if np.iscomplexobj(case.a) else np.float32)))
     h0 = to_planes(case.h0)
     if case.max_headed:
         arrays, h0 = [x[..., 0] for x in arrays], h0[..., 0, 0]

@@ -76,7 +76,6 @@ def add_token(token, path):
 
 def sparse_tokenizer(largest):
     """A tokenizer of words of which one has this id, and most ids have none."""
-    ids = {"?": 0, "a": 1, "b": 2, "</s>": 3, "c": largest}
-    made = Tokenizer(WordLevel(ids, unk_token="?"))
+    made = Tokenizer(WordLevel({"?": 0, "a": 1, "b": 2, "</s>": 3, "c": largest}, unk_token="?"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>", unk_token="?")

@@ -13,8 +13,7 @@ from mlx_gateloop.tokenizer import byte_tokenizer
 
 
 def test_generate_takes_the_chat_template_where_there_is_one(directory, main, tmp_path):
-    plain = saved(tmp_path / "plain", byte_tokenizer())
-    for path, chats in ((directory, True), (plain, False)):
+    for path, chats in ((directory, True), (saved(tmp_path / "plain", byte_tokenizer()), False)):
         model, tokenizer = load(path)
         assert tokenizer.has_chat_template == chats
         prompt = f"<|im_start|>user\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n"

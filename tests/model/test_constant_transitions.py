@@ -91,9 +91,8 @@ def test_lru_is_its_recurrence(heads):
 def test_lru_starts_uniform_on_the_unit_disk_and_normalised():
     layer = time_mixing("lru", hidden_size=4096, projection_bias=False)
     square = np.array(mx.exp(2 * layer.constant.transition().first))
-    phase = np.array(layer.constant.transition().second)
     quarters = [0.25, 0.5, 0.75]
-    for uniform in (square, phase / 6.28):
+    for uniform in (square, np.array(layer.constant.transition().second) / 6.28):
         np.testing.assert_allclose(np.quantile(uniform, quarters), quarters, atol=0.05)
         assert 0 < uniform.min() < 0.01 < 0.99 < uniform.max() < 1
     np.testing.assert_allclose(layer.constant.input_factor(), np.sqrt(1 - square), atol=1e-4)

@@ -54,8 +54,7 @@ def test_half_lives_and_phases_spread_and_the_state_keeps_the_variance(transitio
     half_lives = math.log(2) / np.log1p(np.exp(-np.array(gamma, np.float64)))
     assert 0.999 <= half_lives.min() < 1.4
     assert longest * 0.75 < half_lives.max() <= longest * 1.0002
-    middle = math.log(longest) / 2
-    assert np.median(np.log(half_lives)) == pytest.approx(middle, rel=0.25)
+    assert np.median(np.log(half_lives)) == pytest.approx(math.log(longest) / 2, rel=0.25)
     phases = mixing.theta if transition == "fixed" else mixing.theta_proj.bias
     assert 0.00999 <= mx.min(phases).item() < 0.02
     assert 2.5 < mx.max(phases).item() <= math.pi
@@ -76,12 +75,11 @@ def test_a_tied_key_is_the_only_scale():
 def test_a_scaled_input_gives_the_state_the_variance_of_one_input(gate):
     """At every half-life, and with transitions that change from token to token."""
     layer = time_mixing(hidden_size=512, gate=gate, longest_half_life=30, input_scale=True)
-    x = mx.random.normal((4, 400, 512))
     states = {}
     layer.observe = lambda q, key, v, transition, mask: states.update(
         h=gate_loop(mx.ones_like(q), key, v, transition)[1]
     )
-    layer(x)
+    layer(mx.random.normal((4, 400, 512)))
     variance = mx.var(states["h"], axis=0).sum(axis=0)  # [P, B, D] -> [D]
     assert mx.mean(mx.sum(states["h"] ** 2, axis=1)).item() == pytest.approx(1, rel=0.1), variance
 

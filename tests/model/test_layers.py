@@ -54,13 +54,11 @@ def expected_time_mixing(layer, x):
     y = np.zeros(v.shape)
     for n in range(x.shape[1]):
         h = a[:, n, :, :, None] * h + k[:, n, :, :, None] * v[:, n, :, None, :]
-        state = ACTIVATIONS[args.state_activation](h.real)
-        y[:, n] = np.einsum("bhk,bhkv->bhv", q[:, n], state)
+        y[:, n] = np.einsum("bhk,bhkv->bhv", q[:, n], ACTIVATIONS[args.state_activation](h.real))
     if args.sub_norm != "head":
         y = y.reshape(*x.shape[:2], -1)
     if args.sub_norm:
-        deviation = np.sqrt(y.var(-1, keepdims=True) + 1e-5)
-        y = (y - y.mean(-1, keepdims=True)) / deviation
+        y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5)
         y = y * weights["sub_norm.weight"] + weights["sub_norm.bias"]
     y = y.reshape(*x.shape[:2], -1)
     if args.output_gate:
@@ -150,10 +148,8 @@ def test_block_norms_before_mixing_and_skips_around_it():
 def test_rms_norm_scales_to_the_root_of_the_size(dtype):
     rms = make_norm(LayerArgs(hidden_size=SIZE, norm="rms"))
     rms.weight = mx.arange(SIZE).astype(dtype)
-    x = mx.array([[3.0, 0, 0, 0, 0, 0, 0, 4.0], [1e-4] * SIZE, [0.0] * SIZE]).astype(dtype)
     unit = np.array([[0.6, 0, 0, 0, 0, 0, 0, 0.8], [SIZE**-0.5] * SIZE, [0.0] * SIZE])
-    y = rms(x)
+    y = rms(mx.array([[3.0, 0, 0, 0, 0, 0, 0, 4.0], [1e-4] * SIZE, [0.0] * SIZE]).astype(dtype))
     assert y.dtype == dtype
-    expected = unit * SIZE**0.5 * np.arange(SIZE)
     rtol = 1e-2 if y.itemsize == 2 else 1e-6
-    np.testing.assert_allclose(y.astype(mx.float32), expected, rtol=rtol)
+    np.testing.assert_allclose(y.astype(mx.float32), unit * SIZE**0.5 * np.arange(SIZE), rtol=rtol)

@@ -106,7 +106,6 @@ def test_polar_abs_has_a_gradient_where_z_is_zero():
 def test_every_option_is_held_or_named_as_missing():
     held = {field.name for field in dataclasses.fields(standalone.ModelArgs)}
     every = {field.name for field in dataclasses.fields(ModelArgs)}
-    of_training = {"dropout", "longest_half_life"}
-    assert held | of_training | set(PACKAGE_ONLY) == every
+    assert held | {"dropout", "longest_half_life"} | set(PACKAGE_ONLY) == every
     assert not held & set(PACKAGE_ONLY)
     assert standalone.ModelArgs() == standalone.ModelArgs.from_dict(dataclasses.asdict(ModelArgs()))

@@ -68,9 +68,8 @@ def test_states_and_gradients_are_the_loops(
     G = reference.scan(shifted(wide_a, 0, not reverse).conj(), wide_dh, 0, not reverse)
     first = -1 if reverse else 0
     gradients = shifted(want, start, reverse).conj() * G, G, wide_a[:, first].conj() * G[:, first]
-    tolerances = 1e-6, 2e-6, 2e-6, 2e-6
     for got, exact, like, tolerance in zip(
-        [h, *found], [want, *gradients], [dh, a, x, h0], tolerances, strict=True
+        [h, *found], [want, *gradients], [dh, a, x, h0], (1e-6, 2e-6, 2e-6, 2e-6), strict=True
     ):
         assert got.dtype == like.dtype
         assert error(got, exact if got.dtype == mx.complex64 else exact.real) < tolerance

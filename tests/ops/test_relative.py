@@ -28,8 +28,7 @@ def case(parts, width, *, length=37, last=None, batch=2, heads=2, phases=3.0, re
 
 def permitted(length, last, heads=1, batch=2):
     """A causal mask that hides two tokens in five, and all of them from the first query."""
-    rng = np.random.default_rng(7)
-    mask = rng.random((batch, heads, last, length)) < 0.6
+    mask = np.random.default_rng(7).random((batch, heads, last, length)) < 0.6
     mask &= np.tri(last, length, length - last, dtype=bool)
     mask[:, :, 0] = False
     return mx.array(mask)

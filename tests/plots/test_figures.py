@@ -44,8 +44,7 @@ def test_what_is_drawn(tmp_path, plotted):
 def test_accuracy_over_span_is_right_over_asked(tmp_path, plotted):
     asked = np.full(64, 50)
     asked[40:] = 1  # too few to say
-    right = np.minimum(asked, np.arange(64))
-    runs = [(asked, right), (asked, asked)]
+    runs = [(asked, np.minimum(asked, np.arange(64))), (asked, asked)]
     figures.accuracy_over_span({ONE: runs}, "inputs", tmp_path / "a.png")
     ((spans, accuracy),) = plotted["one"]
     assert spans.tolist()[:8] == [*range(8)]

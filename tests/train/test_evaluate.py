@@ -68,8 +68,7 @@ def test_windows_score_what_is_new_after_an_empty_state(model, count, stride):
     model.eval()
     stride, scored = stride or length, []
     for target in range(1, count):  # every target after as much context as its window gives
-        window = max(0, -(-(target - length) // stride))
-        begin = window * stride
+        begin = max(0, -(-(target - length) // stride)) * stride
         scored.append(nats_of(model, tokens[begin : target + 1])[-1])
         assert target < length or target - begin > length - stride
     assert result.tokens == count - 1

@@ -51,8 +51,7 @@ def test_the_share_of_a_token_is_that_of_its_state_alone(name):
     model, text = made(name), ids(9)
     norms = states_of_single_tokens(model, text)
     expected = (norms / np.sqrt((norms**2).sum(1, keepdims=True))).mean(0)
-    trace = gl.watch.trace_of(model, text)
-    for n, shares in enumerate(trace.retentions()):
+    for n, shares in enumerate(gl.watch.trace_of(model, text).retentions()):
         assert shares.dtype == np.float32
         assert np.abs(shares - expected[: n + 1, n]).max() <= 1e-5
 

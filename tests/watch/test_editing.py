@@ -83,8 +83,7 @@ def test_layers_and_channels_can_be_all_a_slice_or_an_array():
     at, both = [2, 3, 4], range(LAYERS)
     expected = edited(*(Edit(layer, at, [1, 5], keep=0.0, value=2.0) for layer in both))
     mask = np.isin(np.arange(9), [1, 5])
-    as_mask = np.isin(np.arange(8), at)
-    arrays = ((np.array(at), mask), (as_mask, mask))
+    arrays = ((np.array(at), mask), (np.isin(np.arange(8), at), mask))
     for channels, where in ((slice(2, 5), [1, 5]), *arrays, (tuple(at), [*mask])):
         given = Edit(channels=channels, tokens=where, keep=0.0, value=2.0)
         assert mx.array_equal(edited(given), expected)

@@ -28,8 +28,7 @@ def test_answers_and_shares_are_those_of_the_models():
         right, _ = answers(np.array([each]), lab.RESET, lab.MODULUS, "running_sum")
         assert solved["right"] == right[0].tolist()
         for number, model in enumerate(models):
-            expected = model(mx.array([each]))[0].argmax(-1)
-            assert solved["answers"][number] == expected.tolist()
+            assert solved["answers"][number] == model(mx.array([each]))[0].argmax(-1).tolist()
             trace = gl.watch.trace_of(model, np.array(each))
             for token, row in enumerate(solved["left"][number]):
                 np.testing.assert_allclose(row, trace.retention(token), atol=1e-4)

@@ -35,8 +35,7 @@ def test_sums_are_exact_between_groups(tokens):
 def test_angles_are_wrapped_and_resets_stay():
     values = np.random.default_rng(0).uniform(-np.pi, np.pi, (2000, 2)).astype(np.float32)
     rows, groups = filled(values, iter([2000]), wrap=wrapped).stored(0, 2000)
-    edges = np.concatenate([[0], groups.cumsum()[:-1]])
-    exact = np.add.reduceat(values.astype(np.float64), edges)
+    exact = np.add.reduceat(values.astype(np.float64), np.concatenate([[0], groups.cumsum()[:-1]]))
     assert np.exp(1j * rows) == pytest.approx(np.exp(1j * exact), abs=1e-4)
     assert (np.abs(rows) <= np.float32(np.pi)).all()
     values[10] = np.inf  # |a| = 0

@@ -31,8 +31,7 @@ def test_edits_are_exact(name, kind):
     edits = [Edit(**vars(e) | {"layer": e.layer % layers}) for e in edits]
     for layer, path in enumerate(instrumented.names):
         (function,) = instrumented.recurrences[layer]
-        mine = [e for e in edits if e.layer == layer]
-        instrumented.edited[path] = looped(function, mine)
+        instrumented.edited[path] = looped(function, [e for e in edits if e.layer == layer])
     expected = model(TEXT, model.make_cache())
     instrumented.detach()
     before = parts(model)

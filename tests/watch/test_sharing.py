@@ -80,9 +80,8 @@ def test_what_is_not_recorded_is_unknown():
 
 
 def test_hostile_texts_stay_texts():
-    trace = recorded(tiny_model(), len(HOSTILE))
     title = "</title><script>alert(1)</script>\ud800a\u202eb\x1b\n"
-    page = gl.watch.share(trace, HOSTILE, title=title)
+    page = gl.watch.share(recorded(tiny_model(), len(HOSTILE)), HOSTILE, title=title)
     data = data_of(page)
     assert page.isascii()
     assert "a\\u202eb\\u001b\\u000a</title>" in page  # it cannot turn its direction
@@ -185,8 +184,7 @@ ANSWER = st.lists(st.sampled_from("abc"), max_size=8)
 def test_what_two_answers_share_is_unmarked(before, after):
     trace, other = recorded(tiny_model(), len(before) + 1), gl.watch.Counterfactual([0], after)
     kinds = ["prompt", *["answer"] * len(before)]
-    page = gl.watch.share(trace, ["?", *before], kinds, forgotten=[other])
-    (marks,) = data_of(page)["forgotten"]
+    (marks,) = data_of(gl.watch.share(trace, ["?", *before], kinds, forgotten=[other]))["forgotten"]
     one, two = (
         [text for index, text in enumerate(texts) if index not in marks[name]]
         for texts, name in ((before, "gone"), (after, "added"))

@@ -32,8 +32,7 @@ def test_completion_goes_on_in_its_box_and_a_reload_keeps_it(page):
     whole = box.input_value()
     assert whole.startswith(once)
     assert len(whole) > len(once)
-    words = page.tab.locator("#next-words li")
-    assert words.count() == 8
+    assert page.tab.locator("#next-words li").count() == 8
     shares = "[...document.querySelectorAll('#next-words i')].map((bar) => bar.style.width).join()"
     last = page.view("pieces.length", "complete")  # the words after it come with its row
     page.tab.wait_for_function(f"{view('complete')}.memory.row?.retention.length === {last}")

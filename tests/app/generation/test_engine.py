@@ -75,8 +75,7 @@ def test_runs_take_turns(engine, finished, until):
 
 
 def test_a_long_prompt_can_be_stopped_while_it_is_read(make_engine, until):
-    engine = make_engine(characters=10**6, input_tokens=10**6)
-    run = ask(engine, "long " * 20_000)
+    run = ask(make_engine(characters=10**6, input_tokens=10**6), "long " * 20_000)
     while not run.trace or run.trace.tokens == 0:
         time.sleep(0.01)
     run.cancel()

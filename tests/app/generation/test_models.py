@@ -177,7 +177,6 @@ def test_hostile_files_are_refused_before_they_are_read(tmp_path, kind):
 
 
 def test_a_model_that_draws_tokens_it_cannot_read_is_refused(folder):
-    tokenizer = byte_tokenizer()
     args = gl.ModelArgs(vocab_size=300, num_outputs=400, hidden_size=8, num_hidden_layers=1)
-    gl.save(gl.Model(args), tokenizer, folder / "tiny")
+    gl.save(gl.Model(args), byte_tokenizer(), folder / "tiny")
     assert "tiny: has more outputs than inputs" in refusal(Models([folder]).load, "tiny")

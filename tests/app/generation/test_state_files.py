@@ -43,8 +43,7 @@ def dropped(path, size=None):
 def test_a_text_continues_a_state(folder, make_engine, finished, is_dropped):
     bounds = Bounds() if is_dropped else None  # a tokenizer in another process, and in this one
     engine = make_engine(folder, bounds)
-    given = dropped(folder / "one.state") if is_dropped else "one.state"
-    file = given_file(given, engine.models)
+    file = given_file(dropped(folder / "one.state") if is_dropped else "one.state", engine.models)
     check = Probe(file.tokens_read)
     finished(engine.enqueue("one", check))
     assert check.result == 280

@@ -32,8 +32,7 @@ def read(tokenizer, messages, answer=""):
 
 def at(text, begin, word):
     """The text of a browser from this UTF-16 unit on, as long as a word."""
-    data = text.encode("utf-16-le")
-    return data[2 * begin : 2 * (begin + units(word))].decode("utf-16-le")
+    return text.encode("utf-16-le")[2 * begin : 2 * (begin + units(word))].decode("utf-16-le")
 
 
 @settings(max_examples=60, deadline=None)
@@ -53,8 +52,7 @@ def test_words_and_blanks_are_the_messages(tokenizer, texts, answer, pause):
         assert [at(text, word.begin, word.text) for word in mine] == [word.text for word in mine]
         assert "".join(word.text for word in mine).split() == ["".join(text.split())][: len(mine)]
         assert sorted(word.begin for word in mine) == [word.begin for word in mine]
-    stops = [0, *(word.stop for word in found)]
-    for before, word in zip(stops, found, strict=False):
+    for before, word in zip([0, *(word.stop for word in found)], found, strict=False):
         assert before <= word.first < word.stop
         assert word.text in "".join(piece.text for piece in run.pieces[word.first : word.stop])
 

@@ -122,8 +122,7 @@ async def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
     await collect(handlers.complete("abc", new_session(), "tiny", **VALUES))
     assert not slow.done()
     go_on.set()
-    about = "2 layers of 16 channels, fixed transitions"
-    assert await slow == (about, "This model has no card.")
+    assert await slow == ("2 layers of 16 channels, fixed transitions", "This model has no card.")
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -201,10 +200,9 @@ def test_side_by_side_leaves_nothing_behind_if_one_is_refused(handlers, monkeypa
 
 def test_a_wrong_value_or_an_empty_text_is_a_line_for_the_visitor(handlers):
     me = new_session()
-    wrong = {"temperature": "hot", "max_tokens": 10**6, "seed": -5}
     asked = {
         name: handlers.complete("abc", me, "tiny", **VALUES | {name: value})
-        for name, value in wrong.items()
+        for name, value in {"temperature": "hot", "max_tokens": 10**6, "seed": -5}.items()
     }
     asked["Type a message"] = chat(handlers, "  ", me)
     asked["Type the beginning"] = handlers.complete("\n", me, "tiny", **VALUES)
@@ -316,13 +314,10 @@ def test_the_reason_of_an_end_is_said_and_what_was_cut_can_be_continued(reason, 
 def test_continue_goes_on_with_the_same_random_numbers_and_inside_a_letter(handlers, monkeypatch):
     """As if the limit had been higher, wherever it was."""
     me, sampling = new_session(), VALUES | {"temperature": 1.0}
-    values = sampling | {"max_tokens": 12}
-    whole = last(chat(handlers, "hello", new_session(), **values))[1]
-    letters = [letter for letter in whole[1]["content"] if letter > "\x7f" and letter != "\ufffd"]
-    assert letters
+    whole = last(chat(handlers, "hello", new_session(), **sampling | {"max_tokens": 12}))[1]
+    assert [letter for letter in whole[1]["content"] if letter > "\x7f" and letter != "\ufffd"]
     for limit in range(1, 12):
-        asked = sampling | {"max_tokens": limit}
-        history = last(chat(handlers, "hello", me, **asked))[1]
+        history = last(chat(handlers, "hello", me, **sampling | {"max_tokens": limit}))[1]
         rest = sampling | {"max_tokens": 12 - limit, "seed": -1}
         more = handlers.go_on(history, me, model="tiny", system="", **rest)
         assert last(more)[0] == whole, limit
@@ -334,9 +329,8 @@ def test_continue_goes_on_with_the_same_random_numbers_and_inside_a_letter(handl
 
 def test_an_imported_answer_without_a_question_is_the_template_s_matter(handlers):
     answered = [{"role": "assistant", "content": "Well"}]
-    more = handlers.go_on(answered, new_session(), model="tiny", system="", **VALUES)
     with pytest.raises(gr.Error, match="chat template"):
-        last(more)
+        last(handlers.go_on(answered, new_session(), model="tiny", system="", **VALUES))
 
 
 def test_what_was_cut_can_be_continued_after_a_refused_request(handlers, monkeypatch):

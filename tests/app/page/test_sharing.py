@@ -78,10 +78,9 @@ def test_a_token_at_the_edge_of_a_message_shows_no_more_than_the_message():
     ends = (("system", 2, 6), ("assistant", 0, 0), ("user", 8, 11), ("assistant", 20))
     spans = [MessageSpan(*each) for each in ends]
     texts = ["<s>", "SYS.", "|u", "se", "r|a", "", "", "!", "?"]
-    begins = [0, 2, 6, 8, 10, 13, None, 20, 21]
     pieces = [
         Token(text, 0, "answer" if begin and begin >= 20 else "prompt", begin=begin)
-        for text, begin in zip(texts, begins, strict=True)
+        for text, begin in zip(texts, [0, 2, 6, 8, 10, 13, None, 20, 21], strict=True)
     ]
     assert sharing.message_words(pieces, spans) == [
         *((">", "system"), ("SYS.", "system")),  # its third character is the message's first

@@ -220,8 +220,7 @@ def test_inference_compiles_its_own_kernels_alone(length, most):
 
 def test_the_kernel_tried_is_the_one_called():
     """Of half types, the results of several tiles and the gates' of a head are float32."""
-    sizes = (140, 140, 70, 1)
-    q, k, v, gamma = (mx.ones((1, 3, 1, n), mx.bfloat16) for n in sizes)
+    q, k, v, gamma = (mx.ones((1, 3, 1, n), mx.bfloat16) for n in (140, 140, 70, 1))
     machine = Machine()
     run = [q, k, v, gamma], [v, mx.ones((1, 1, 1, 140, 70))]
     mx.eval(mx.vjp(lambda *arrays: forward(machine, arrays), *run))
