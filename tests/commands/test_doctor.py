@@ -57,7 +57,7 @@ def test_all_is_well_or_an_extra_is_incomplete(machine, capsys, monkeypatch):
     assert capsys.readouterr().out == ""
     monkeypatch.setattr(doctor.extras, "installed", lambda name: None if name == "gradio" else "1")
     table = rows(doctor.report())
-    assert table["[app]"] .startswith("incomplete: gradio: not installed; run: pip")
+    assert table["[app]"].startswith("incomplete: gradio: not installed; run: pip")
     assert table["[train]"] == table["[convert]"] == "installed"
 
 
