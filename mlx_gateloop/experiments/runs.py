@@ -53,9 +53,10 @@ class Run:
         return read_record(self.record, self.kind)
 
     def find(self, tree: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Find the record in what results.json holds."""
+        """Find the record in what results.json holds, older ones without their settings."""
+        settings = dict(self.settings)
         mine = (r for r in tree["runs"] if (r["model"], r["seed"]) == (self.model, self.seed))
-        return next(mine, None)
+        return next((r for r in mine if r.get("settings", settings) == settings), None)
 
     @property
     def is_finished(self) -> bool:
@@ -101,7 +102,7 @@ class Run:
         """Write the record, unless another process trains this run now."""
         config = self.config(task)
         record = {"model": self.model, "seed": self.seed, "draw": self.draw}
-        record |= {"finished": finished, "diverged": diverged}
+        record |= {"finished": finished, "diverged": diverged, "settings": dict(self.settings)}
         record["total_steps"] = config.total_steps(TaskSource(config, task).batches.per_epoch)
         record["made"] = {key: made[key] for key in MADE} | {"date": now()}
         with locked(self.directory):
@@ -146,4 +147,4 @@ class Trial(Run):
 
     def _result(self, task: Task, progress: Progress) -> dict[str, Any]:
         loss = progress.best_loss if np.isfinite(progress.best_loss) else None
-        return {"settings": dict(self.settings), "validation_loss": loss}
+        return {"validation_loss": loss}

@@ -1,6 +1,7 @@
 """Experiments that were interrupted, killed, moved, damaged or begun by something else."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,15 @@ def test_records_come_back_from_the_report_where_folders_were_removed(out):
     for key in ("curves", "runs", "trials"):
         assert after[key] == before[key]
     assert not list(out.rglob("model.safetensors"))
+
+
+def test_no_record_of_other_settings_comes_back(out):
+    before = {r["seed"]: r["loss"] for r in results(out) if r["model"] == "fixed"}
+    for number in (0, 1):
+        trial = out / "trials" / f"fixed-{number}" / "trial.json"
+        record = json.loads(trial.read_text())
+        trial.write_text(json.dumps(record | {"validation_loss": 9 - record["validation_loss"]}))
+    for folder in (out / "runs").glob("fixed-*"):
+        shutil.rmtree(folder)
+    run_experiment(MADE, out, resume=True)
+    assert all(before[r["seed"]] != r["loss"] for r in results(out) if r["model"] == "fixed")
