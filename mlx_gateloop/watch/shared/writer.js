@@ -29,7 +29,8 @@ export class Writer {
   /** Continue the text until it ends or has `maxTokens` more. Yields after each token. */
   *write({ temperature = 0, seed = 0, maxTokens = 200 }) {
     const random = randomFrom(seed);
-    for (let count = 0; count < maxTokens && this.output; count++) {
+    const most = Math.min(maxTokens, MAX_TOKENS - this.ids.length);
+    for (let count = 0; count < most && this.output; count++) {
       const token = drawn(this.model.logits(this.output), temperature, random);
       if (this.page.stops.includes(token)) return;
       yield* this.#read([token], "answer");

@@ -3,7 +3,8 @@ import { test } from "node:test";
 import { MAX_TOKENS, Writer } from "../../../mlx_gateloop/watch/shared/writer.js";
 
 const model = { config: { num_hidden_layers: 1 }, start: () => [], step: () => [] };
-const tokenizer = { encode: (text) => Array.from(text, () => 7) };
+model.logits = () => [1, 0];
+const tokenizer = { encode: (text) => Array.from(text, () => 7), decode: (ids) => ids.map(String) };
 
 function writer(chat) {
   return new Writer(model, tokenizer, { chat, stops: [], rates: [1e-6, 16] });
@@ -18,3 +19,10 @@ for (const chat of [null, ["<user>", "</answer><user>", "</user>"]])
     assert.equal(made.ids.length, chat ? 16 : 3);
     assert.equal(made.kinds.filter((kind) => kind === "prompt").length, 3);
   });
+
+test("a text ends at the most tokens that it may have", () => {
+  const made = writer(null);
+  for (const _ of made.say("x".repeat(MAX_TOKENS - 5)));
+  for (const _ of made.write({ maxTokens: 9 }));
+  assert.equal(made.answer.length, 5);
+});
