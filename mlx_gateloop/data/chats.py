@@ -23,8 +23,8 @@ def answer_positions(
 ) -> list[int]:
     """Return the positions of the assistant's tokens among the `ids` of a conversation.
 
-    An answer begins after what the template writes before one, and ends with its message, the
-    token that ends a turn included.
+    An answer begins after what the template writes before one, and ends with its message: the
+    token that ends a turn is included, and a line end that the template writes after it.
     """
     from mlx_lm.utils import common_prefix_len
 

@@ -123,9 +123,6 @@ def assign_state(state: dict[str, mx.array], model: nn.Module, optimizer: Optimi
 
 def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     """Require that a resumed run has its checkpoint's configuration, data and base weights."""
-    for what in ("data", "weights"):
-        if saved.get(what) != now.get(what):
-            raise InputError(f"{path}: the run to resume differs in its {what}; give the same ones")
     before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))
     # The ranks may be other ones, and a base whose hashes were compared may have moved.
     for key in ("sequence_parallel", *("weights", "tokenizer.path") * ("weights" in now)):
@@ -136,6 +133,9 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
             longer = "to train longer, start a new run from its model"
             values += f"; {longer if key in ('steps', 'epochs') else 'give the same options'}"
             raise InputError(f"{path}: the run to resume differs in {key}: {values}")
+    for what in ("data", "weights"):  # last, as options change the data too
+        if saved.get(what) != now.get(what):
+            raise InputError(f"{path}: the run to resume differs in its {what}; give the same ones")
 
 
 def state_of(model: nn.Module, optimizer: Optimizer) -> dict[str, mx.array]:

@@ -207,6 +207,7 @@ def test_a_directory_with_a_run_is_left_alone(fails, text_file, out, straight):
         "differs in seed: it had 0, now it is 5": {"seed": 5},
         "differs in steps: it had 12, now it is 13; to train longer, start a new": {"steps": 13},
         "differs in model.hidden_size: it had 16, now it is 24": {"model__hidden_size": 24},
+        "differs in data.validation_fraction": {"data__validation_fraction": 0.3},  # and its parts
     }.items():
         fails(words, resume=True, **changes)
     other = out.with_name("other.txt")
