@@ -63,12 +63,11 @@ def read_hostfile(path: Path) -> Hostfile:
         content = json.loads(path.read_text(encoding="utf-8"))
         content = content if isinstance(content, dict) else {"hosts": content}
         hosts = [
-            Host(str(entry["ssh"]), tuple(map(str, entry["ips"])), tuple(entry.get("rdma") or ()))
+            Host(str(entry["ssh"]), _texts(entry["ips"]), tuple(entry.get("rdma") or ()))
             for entry in content["hosts"]
         ]
-        hostfile = Hostfile(
-            hosts, content.get("backend") or "ring", tuple(map(str, content.get("envs") or ()))
-        )
+        envs = _texts(content.get("envs") or [])
+        hostfile = Hostfile(hosts, content.get("backend") or "ring", envs)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         example = '[{"ssh": "desk1", "ips": ["10.0.0.1"]}, ...]'
         raise InputError(f"{path}: not a hostfile ({one_line(error)}); write {example}") from None
@@ -92,6 +91,12 @@ def read_hostfile(path: Path) -> Hostfile:
                 where = f"{path}: {shown(host.ssh)}"
                 raise InputError(f"{where}: unknown address {shown(address)} ({reason})") from None
     return hostfile
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, got {shown(value)}")
+    return tuple(map(str, value))
 
 
 def free_ports(count: int) -> int:
