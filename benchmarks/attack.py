@@ -327,6 +327,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=10, help="of each attack")
     arguments = parser.parse_args()
+    if not arguments.seconds > 0:
+        parser.error(f"--seconds {arguments.seconds:g}: expected more than 0")
     problems = []
     print("| attack | threads | attacks/s | median, ms | longest, ms | log, kB |")
     print("|---|---:|---:|---:|---:|---:|")

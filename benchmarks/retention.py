@@ -9,7 +9,7 @@ with it, and the sum of |loss| of all predictions that follow in the text. Spear
 both rankings is averaged over the cases; its interval is a bootstrap over texts.
 """
 
-import sys
+import argparse
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,6 +26,7 @@ from embedded_models import pydocs
 from embedded_models.corpus import write
 from scipy.stats import ConstantInputWarning, spearmanr
 
+from mlx_gateloop.commands.parser import Parser
 from mlx_gateloop.data.corpus import split
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.io.models import load_model
@@ -247,4 +248,6 @@ Bold: `Trace.retention`, as [forgetting](../../docs/forgetting.md)
 defines them."""
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "benchmarks" / "results")
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, nargs="?", default=ROOT / "benchmarks" / "results")
+    main(parser.parse_args().out)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from embedded_models.arguments import errors_in_one_line
+
 from mlx_gateloop.commands.parser import Parser
 from mlx_gateloop.experiments.measure import BITS, differences, mean_and_spread, mean_difference
 from mlx_gateloop.experiments.presets import PRESETS
@@ -92,4 +94,5 @@ def table(bits: Mapping[str, Mapping[Any, float]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

@@ -25,6 +25,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 import numpy as np
+from embedded_models.arguments import errors_in_one_line
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import dequantize_model
@@ -144,17 +145,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--keys", nargs="+", default=["time_mixing.v_proj"])
     given = parser.parse_args()
-    given.records.touch()
     for seed in range(given.seeds):
         for text in given.texts:
-            records = [json.loads(line) for line in given.records.read_text().splitlines()]
+            records = read(given.records)
             record = {"text": text.stem, "seed": seed}
             if not any(record.items() <= each.items() for each in records):
                 record |= {"found": compare(given.model, text, seed, given.keys)}
                 with given.records.open("a") as file:
                     print(json.dumps(record), file=file)
-    print(table([json.loads(line) for line in given.records.read_text().splitlines()]))
+    print(table(read(given.records)))
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

@@ -7,6 +7,7 @@ time as a recorder does, and asks what the last token remembers, as a program an
 does. Last, all single tokens are left out of 200 of the demo model.
 """
 
+import argparse
 import statistics
 import sys
 import time
@@ -23,6 +24,7 @@ from mlx_gateloop.app.generation.run import RecordedRuns, Run, Token
 from mlx_gateloop.app.page import state_view
 from mlx_gateloop.app.page.updates import Updates
 
+from mlx_gateloop.commands.parser import Parser
 from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.trace import Trace
 
@@ -106,6 +108,7 @@ def leave_out() -> None:
 
 
 if __name__ == "__main__":
+    Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     decode("falcon_h1", FALCON)
     decode("recurrent_gemma", GEMMA)
     append()
