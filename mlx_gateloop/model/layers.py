@@ -15,6 +15,7 @@ from mlx_gateloop.model.linear import project
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import gelu, layer_norm, sigmoid, silu
 from mlx_gateloop.ops.relative import relative_attention
+from mlx_gateloop.ops.transition import kind_of
 
 # mlx-lm, which is untyped, makes caches, and masks other than arrays.
 Cache = Any
@@ -38,19 +39,20 @@ class Starts(NamedTuple):
 
 
 def marked(starts: mx.array, tokens: mx.array, cache: Caches) -> Starts:
-    """Check the documents' first tokens, bool of the tokens' shape."""
-    if (starts.dtype, starts.shape) != (mx.bool_, tokens.shape):
-        given = f"got {starts.dtype} {starts.shape}"
-        raise InputError(f"starts: expected bool of the tokens' shape {tokens.shape}, {given}")
+    """Check the documents' first tokens, a bool array of the tokens' shape."""
+    is_bool = isinstance(starts, mx.array) and starts.dtype == mx.bool_
+    if not is_bool or starts.shape != tokens.shape:
+        given = f"{kind_of(starts)}, shape {tuple(getattr(starts, 'shape', ()))}"
+        raise InputError(f"starts: expected a bool array of shape {tokens.shape}, got {given}")
     if cache is not None:
         first = cache[0]
-        if hasattr(first, "update_and_fetch"):
-            if not first.empty():
-                raise InputError("starts: not with the keys of earlier tokens; use a new cache")
-        elif first.lengths is not None or (
-            first.left_padding is not None and mx.any(first.left_padding > 0)
+        left, lengths = (getattr(first, name, None) for name in ("left_padding", "lengths"))
+        if (left is not None and mx.any(left > 0)) or (
+            lengths is not None and mx.any(lengths < tokens.shape[1])
         ):
             raise InputError("starts: not with padding, which this cache has")
+        if hasattr(first, "update_and_fetch") and first.size():
+            raise InputError("starts: not with the keys of earlier tokens; use a new cache")
     return Starts(starts)
 
 
@@ -202,8 +204,10 @@ class SoftmaxMixing(TimeMixing):
         """
         projections = self.project(x)
         q, key, v, transition = self._inputs(x, projections)
+        mask, starts = padding_and_starts(mask)
         if self.observe is not None:
-            self.observe(q, key, v, transition, None)
+            watched = transition if starts is None else transition.reset(starts)
+            self.observe(q, key, v, watched, None)
         log = () if self.args.transition == "none" else transition.logarithm()
         keys = mx.concatenate([key, *log], -1).swapaxes(1, 2)  # [B, L, H, K] -> [B, H, L, K]
         q, v = q.swapaxes(1, 2), v.swapaxes(1, 2)
@@ -217,7 +221,6 @@ class SoftmaxMixing(TimeMixing):
             keys, v = cache.update_and_fetch(keys, v)
             if not isinstance(keys, mx.array):
                 raise InputError("kv_bits: softmax mixing takes no quantized cache; leave it out")
-        mask, starts = padding_and_starts(mask)
         if starts is not None:  # a token sees those of its own document
             number = mx.cumsum(starts.astype(mx.int32), axis=1)[:, None]
             causal = mx.tri(x.shape[1], dtype=mx.bool_)

@@ -237,7 +237,8 @@ def readable_ids(model: nn.Module) -> int | None:
 
 def check_ids(model: nn.Module, ids: Sequence[int]) -> None:
     """Reject token ids without a row in the model's embedding."""
-    if (size := readable_ids(model)) is not None and not 0 <= min(ids) <= max(ids) < size:
+    size = readable_ids(model)
+    if size is not None and not 0 <= min(ids) <= max(ids) < size:
         wrong = next(i for i in ids if not 0 <= i < size)
         raise InputError(f"tokens: expected ids from 0 to {size - 1}, got {wrong}")
 

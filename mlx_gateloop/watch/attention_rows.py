@@ -33,9 +33,10 @@ def full_row(
         row[m] = (reader * written[m]).real.sum()
         if erases:
             reader = reader - (reader * key[m]).sum(-1, keepdims=True) * written[m]
-        reader = decay[m] * reader + (
+        moved = (
             reads["u"][m] * (reader * reads["w"][m]).sum(-1, keepdims=True) if "u" in reads else 0
         )
+        reader = decay[m] * reader + moved
     return row
 
 

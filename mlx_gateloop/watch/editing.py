@@ -36,8 +36,8 @@ class Edit:
         layer: Index of the layer; None means all.
         channels: Channels of its width, also as a slice or an array; None means all.
         tokens: Positions in the text that the block reads, also as a mask; None means all.
-        keep: Replaces a_n: 0 wipes what the state held, 1 freezes it. None keeps a_n. A convolution
-            reads its last inputs all the same.
+        keep: Replaces a_n, but where a document begins: 0 wipes what the state held, 1 freezes it.
+            None keeps a_n. A convolution reads its last inputs all the same.
         write: Factor of what the token writes; 0 drops it.
         value: The state after each of the tokens, a number or an array that broadcasts to
             `[P, channels]` (with heads `[P, channels, V]`) in the form of `gate_loop`'s state, such
@@ -188,7 +188,8 @@ def _emptied(kept: mx.array) -> Callable[..., Any]:
     """Return the operator without what some channels write, `kept` `[batch, width]`."""
 
     def operator(q: mx.array, k: mx.array, *args: Any, **options: Any) -> Any:
-        return gate_loop(q, mx.where(kept.reshape(len(k), 1, *k.shape[2:]), k, 0), *args, **options)
+        writes = kept.reshape(len(k), 1, *k.shape[2:])
+        return gate_loop(q, mx.where(writes, k, 0), *args, **options)
 
     return operator
 

@@ -45,8 +45,14 @@ def _scaled(name: str, given: Arguments, at: mx.array, factor: float) -> Argumen
 
 def _keep_gate(given: Arguments, at: mx.array, keep: float) -> Arguments:
     planes = [mx.broadcast_to(plane, given["k"].shape) for plane in given["a"].planes()]
+    at = at & ((planes[0] != 0) | (planes[-1] != 0))  # a document's first token keeps nothing
     kept = zip((keep, 0.0), planes, strict=False)
     return {"a": Transition("cartesian", *(mx.where(at, to, plane) for to, plane in kept))}
+
+
+def _keep_log(given: Arguments, at: mx.array, keep: float) -> Arguments:
+    log_a = given["log_a"]
+    return {"log_a": mx.where(at & (log_a > -mx.inf), -_rate(keep), log_a)}
 
 
 def _keep_delta(given: Arguments, at: mx.array, keep: float) -> Arguments:
@@ -100,7 +106,7 @@ EDITABLE = {
     ),
     "gate_loop_update": Editable(
         lambda given: given["log_a"].shape[2:],
-        lambda given, at, keep: {"log_a": mx.where(at, -_rate(keep), given["log_a"])},
+        _keep_log,
         partial(_scaled, "k"),
         lambda at: at[..., None] if at.ndim == 2 else at,  # [H, K, V], or [D] without heads
     ),

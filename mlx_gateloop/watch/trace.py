@@ -67,7 +67,8 @@ class Trace(Storage):
         start, stop = self._range(start, stop)
         layers = range(self.layers)
         means = [self.magnitude(layer, start, stop).mean(1)[:, None] for layer in layers]
-        return np.concatenate([np.empty((max(stop - start, 0), 0), np.float32), *means], 1)
+        none = np.empty((max(stop - start, 0), 0), np.float32)
+        return np.concatenate([none, *means], 1)
 
     def resets(self, stop: int | None = None) -> np.ndarray:
         """Find resets: tokens at which many channels forget that usually remember.
@@ -86,7 +87,9 @@ class Trace(Storage):
         forgets, remembering = np.zeros(tokens, np.int64), 0
         for layer in range(self.layers if tokens else 0):
             rows, counts = self._stored(layer, 0, tokens)
-            remembers = rows.sum(0, dtype=np.float64) <= -np.log(KEPT) * tokens
+            kept = np.isfinite(rows)  # but where documents begin
+            total = np.sum(rows, 0, np.float64, where=kept)
+            remembers = kept.any(0) & (total <= -np.log(KEPT) * (kept * counts[:, None]).sum(0))
             each = rows[:, remembers] > -np.log(KEPT) * counts[:, None]
             forgets += np.repeat(each.sum(1), counts)
             remembering += int(remembers.sum())

@@ -3,12 +3,13 @@
 from functools import partial
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.family import CONFIGS, family_model
 from helpers.models import GROWING, VARIANTS, close, tiny_model, tokens
 from mlx.utils import tree_flatten, tree_map
-from mlx_lm.models.cache import ArraysCache, trim_prompt_cache
+from mlx_lm.models.cache import ArraysCache, BatchKVCache, trim_prompt_cache
 
 from mlx_gateloop.ops.pointwise import cross_entropy
 
@@ -60,12 +61,12 @@ def test_a_packed_document_of_every_model_of_the_family(name):
 @pytest.mark.parametrize("make", [tiny_model, partial(family_model, "gla")])
 def test_marks_that_would_be_read_wrongly_are_refused(make):
     model, text, starts = make(), tokens(3), mx.zeros((1, 3), mx.bool_)
-    for wrong in (starts[:, :1], starts[0], starts.astype(mx.float32)):
-        assert refusal(model, text, None, wrong).startswith("starts: expected bool")
+    for wrong in (starts[:, :1], starts[0], starts.astype(mx.float32), np.zeros((1, 3), bool)):
+        assert refusal(model, text, None, wrong).startswith("starts: expected a bool array")
     cache = model.make_cache()
-    cache[0].left_padding = mx.array([0])  # as merged caches have
+    cache[0].left_padding, cache[0].lengths = mx.array([0]), mx.array([3])  # as merged caches have
     model(text, cache, starts)
-    for name, value in {"left_padding": mx.array([1]), "lengths": mx.array([3])}.items():
+    for name, value in {"left_padding": mx.array([1]), "lengths": mx.array([2])}.items():
         cache = model.make_cache()
         setattr(cache[0], name, value)
         assert refusal(model, text, cache, starts).startswith("starts: not with padding")
@@ -75,3 +76,7 @@ def test_softmax_has_no_documents_after_keys_of_others():
     model, text, starts = tiny_model(mixer="softmax"), tokens(3), mx.zeros((1, 3), mx.bool_)
     model(text, cache := model.make_cache(), starts)
     assert refusal(model, text, cache, starts).startswith("starts: not with the keys")
+    trim_prompt_cache(cache, 3)
+    model(text, cache, starts)
+    padded = [BatchKVCache([1]) for _ in model.layers]
+    assert refusal(model, text, padded, starts).startswith("starts: not with padding")

@@ -311,18 +311,21 @@ def test_layers_whose_decoding_is_compiled_are_not_watched(earlier, monkeypatch)
     assert same(generate(model), plain)
 
 
-@pytest.mark.parametrize("name", [*KINDS["gate loop"], "real cartesian"])
+OURS = {"plain": {}, "real cartesian": {"gate": "polar_abs", "ablation": "phase"}}
+OURS |= {name: how for name, how in GROWING.items() if how.get("transition") != "none"}
+
+
+@pytest.mark.parametrize("name", [*KINDS["gate loop"], *OURS])
 def test_documents_before_are_neither_kept_nor_edited(name):
-    if name == "real cartesian":
-        model = tiny_model(gate="polar_abs", ablation="phase")
-    else:
-        model = family_model(name)
+    model = tiny_model(**OURS[name]) if name in OURS else family_model(name)
     text, starts = tokens(5), mx.arange(5)[None] == 3
     with gl.watch.recording(model) as recorder:
         whole = model(text, None, starts)
     kept = recorder.trace.retention(4)
     assert kept[:3].max() == 0 < kept[3:].min()
-    with gl.watch.edit(model, gl.watch.Edit(tokens=[1], write=0)):
-        edited = model(text, None, starts)
-    close(edited[:, 3:], whole[:, 3:])
-    assert mx.abs(edited - whole).max() > 1e-4
+    for change in () if name in GROWING else ({"write": 0}, {"keep": 0.5}):
+        with gl.watch.edit(model, gl.watch.Edit(tokens=[1, 3], **change)):
+            edited = model(text, None, starts)
+        with gl.watch.edit(model, gl.watch.Edit(tokens=[0], **change)):
+            close(edited[:, 3:], model(text[:, 3:]))
+        assert mx.abs(edited - whole).max() > 1e-4

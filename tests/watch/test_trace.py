@@ -37,15 +37,16 @@ def test_a_reset_forgets_everything_before_it():
 def test_resets_are_tokens_at_which_a_quarter_of_the_remembering_channels_forget():
     columns = np.full((4, 2, 100, 8), 0.01)
     columns[0, 1, :, 4:] = 3  # these never remember and do not count: twelve channels do
+    columns[0, :, 20] = np.inf  # a document begins
     columns[0, :, 40, :4] = 5  # eight of the twelve forget
     columns[0, 0, 60, :3] = 5  # three, all of one layer
     columns[0, 0, 70, :2] = 5  # two
     columns[0, :, 80, :4] = 0.69  # all remember just a half
     columns[0, :, 90, :4] = 0.7
     trace = trace_with(columns)
-    assert trace.resets().tolist() == [40, 60, 90]
-    assert trace.resets(41).tolist() == [40]
-    assert trace.resets(10**6).tolist() == trace.resets(-5).tolist() == [40, 60, 90]
+    assert trace.resets().tolist() == [20, 40, 60, 90]
+    assert trace.resets(41).tolist() == [20, 40]
+    assert trace.resets(10**6).tolist() == trace.resets(-5).tolist() == [20, 40, 60, 90]
     assert Trace([], 1000, 0).resets().tolist() == []
 
 

@@ -51,6 +51,7 @@ const CALLS = {
     try {
       await run(text.say(prompt), show);
       if (!stopped) await run(text.write(options), show);
+      text.require(1);
     } finally {
       if (sent < text.ids.length) show();
     }

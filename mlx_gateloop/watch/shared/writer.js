@@ -20,7 +20,7 @@ export class Writer {
     const prompt = this.tokenizer.encode(text);
     const around = chat ? [this.ids.length ? chat[1] : chat[0], chat[2]] : ["", ""];
     const [start, end] = around.map((part) => (part ? this.tokenizer.encode(part, true) : []));
-    this.#require(start.length + prompt.length + end.length); // before it reads a part
+    this.require(start.length + prompt.length + end.length); // before it reads a part
     yield* this.#read(start, "special");
     yield* this.#read(prompt, "prompt");
     yield* this.#read(end, "special");
@@ -37,13 +37,14 @@ export class Writer {
     }
   }
 
-  #require(count) {
+  /** Throw unless so many more tokens fit. */
+  require(count) {
     if (this.ids.length + count > MAX_TOKENS)
       throw new Error(`A text has at most ${MAX_TOKENS} tokens here; begin another one.`);
   }
 
   *#read(tokens, kind) {
-    this.#require(tokens.length);
+    this.require(tokens.length);
     for (const token of tokens) {
       this.output = this.model.step(token, this.state, this.memory);
       this.ids.push(token);
