@@ -111,7 +111,8 @@ def measure(report: Report) -> None:
 def _prefill(model: nn.Module, prompt: mx.array) -> tuple[mx.array, list[Any]]:
     """The logits of the prompt, and the states of the cache after it."""
     cache = model.make_cache()
-    return model(prompt, cache), [entry.state for entry in cache]
+    logits = model(prompt, cache)
+    return logits, [entry.state for entry in cache]
 
 
 def _decode(model: nn.Module, prompt: mx.array, count: int) -> None:

@@ -63,7 +63,7 @@ def read_hostfile(path: Path) -> Hostfile:
         content = json.loads(path.read_text(encoding="utf-8"))
         content = content if isinstance(content, dict) else {"hosts": content}
         hosts = [
-            Host(str(entry["ssh"]), _texts(entry["ips"]), tuple(entry.get("rdma") or ()))
+            Host(str(entry["ssh"]), _texts(entry["ips"]), tuple(_listed(entry.get("rdma") or [])))
             for entry in content["hosts"]
         ]
         envs = _texts(content.get("envs") or [])
@@ -94,9 +94,13 @@ def read_hostfile(path: Path) -> Hostfile:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, _listed(value)))
+
+
+def _listed(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError(f"expected a list, got {shown(value)}")
-    return tuple(map(str, value))
+    return value
 
 
 def free_ports(count: int) -> int:

@@ -37,7 +37,8 @@ class ModelArgs(FamilyArgs):
 
     def __post_init__(self) -> None:
         for name in ("expand_k", "expand_v"):
-            if (width := self.hidden_size * getattr(self, name)) <= 0 or width % self.num_heads:
+            width = self.hidden_size * getattr(self, name)
+            if width <= 0 or width % self.num_heads:
                 expected = f"a multiple of num_heads {self.num_heads} over hidden_size"
                 raise InputError(f"{name}: expected {expected}, got {getattr(self, name)}")
         if self.num_heads % self.kv_heads:

@@ -59,7 +59,8 @@ def _differentiable_scan(planes_a: int, planes_x: int, reverse: bool) -> Callabl
         else:
             da = multiply(conjugate(h_before), G)
         first = (slice(None), -1 if reverse else 0)
-        return (*da, *G[:planes_x], *multiply(conjugate(_at(a, first)), _at(G, first)))
+        dh0 = multiply(conjugate(_at(a, first)), _at(G, first))
+        return (*da, *G[:planes_x], *dh0)
 
     return scan
 

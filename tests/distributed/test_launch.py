@@ -184,6 +184,7 @@ HERE = '{"ssh": "desk", "ips": ["127.0.0.1"]}'
     (f'{{"hosts": [{HERE}], "backend": "mpi"}}', "backend: expected"),
     (f'{{"hosts": [{HERE}], "envs": ["rm"]}}', "envs: expected NAME=VALUE in each"),
     ('[{"ssh": "desk", "ips": "127.0.0.1"}]', "not a hostfile (expected a list"),
+    (f'[{HERE[:-1]}, "rdma": "en2"}}]', "not a hostfile (expected a list"),
     ('[{"ssh": "desk", "ips": []}]', "'desk' has no address in its ips"),
     ('[{"ssh": "desk", "ips": ["no.invalid"]}]', "'desk': unknown address 'no.invalid'"),
 ])  # fmt: skip
