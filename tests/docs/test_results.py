@@ -15,13 +15,12 @@ PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
 TEXTS = [RECORDS / f"text-python-{n}" for n in ("48", "convolution-phases", "convolution")]
 SMALL = [RECORDS / f"memory-horizon-small-{n}" for n in ("real", "s5", "softmax")]
-WIKI = (
-    "tuned-real mamba2 softmax s5 convolution convolution-fixed convolution-real convolution-hgrn2"
-)
+WIKI = "tuned-real mamba2 gla softmax s5"
+WIKI += " convolution convolution-fixed convolution-real convolution-hgrn2"
 TABLES = {
     "running-sum-sobol": ["--beyond", 32],
     "memory-horizon-small-sobol": [*SMALL, "--beyond", 32],
-    "recall-4000": [*(RECORDS / f"recall-4000-{n}" for n in ("s5", "lru")), "--beyond", 8],
+    "recall-4000": [*(RECORDS / f"recall-4000-{n}" for n in ("s5", "lru", "hgrn2")), "--beyond", 8],
     "text-shakespeare-tuned": [RECORDS / "text-shakespeare-tuned-real"],
     "text-wikitext-tuned": [RECORDS / f"text-wikitext-{n}" for n in WIKI.split()],
     "text-python-phases": TEXTS,
