@@ -33,6 +33,8 @@ class Editable:
     held: Callable[[mx.array], mx.array]  # `at` in a shape that broadcasts to the state
     state: str = "state"  # the name of its argument
     by_token: bool = False  # `keep` reads the arguments of one token
+    # False at a document's first token, which keeps nothing of those before, edited or not
+    keeps: Callable[[Arguments], mx.array | bool] = lambda given: True
 
 
 def _rate(keep: float) -> float:
@@ -45,14 +47,8 @@ def _scaled(name: str, given: Arguments, at: mx.array, factor: float) -> Argumen
 
 def _keep_gate(given: Arguments, at: mx.array, keep: float) -> Arguments:
     planes = [mx.broadcast_to(plane, given["k"].shape) for plane in given["a"].planes()]
-    at = at & ((planes[0] != 0) | (planes[-1] != 0))  # a document's first token keeps nothing
     kept = zip((keep, 0.0), planes, strict=False)
     return {"a": Transition("cartesian", *(mx.where(at, to, plane) for to, plane in kept))}
-
-
-def _keep_log(given: Arguments, at: mx.array, keep: float) -> Arguments:
-    log_a = given["log_a"]
-    return {"log_a": mx.where(at & (log_a > -mx.inf), -_rate(keep), log_a)}
 
 
 def _keep_delta(given: Arguments, at: mx.array, keep: float) -> Arguments:
@@ -96,6 +92,7 @@ EDITABLE = {
         partial(_scaled, "k"),
         lambda at: at[..., None] if at.ndim == 2 else at,
         "h0",
+        keeps=lambda given: sum(map(mx.abs, given["a"].planes())) > 0,
     ),
     "rnn_scan": Editable(
         lambda given: given["a"].shape[2:],
@@ -106,9 +103,10 @@ EDITABLE = {
     ),
     "gate_loop_update": Editable(
         lambda given: given["log_a"].shape[2:],
-        _keep_log,
+        lambda given, at, keep: {"log_a": mx.where(at, -_rate(keep), given["log_a"])},
         partial(_scaled, "k"),
         lambda at: at[..., None] if at.ndim == 2 else at,  # [H, K, V], or [D] without heads
+        keeps=lambda given: given["log_a"] > -mx.inf,
     ),
     "recurrent_gla": Editable(
         lambda given: given["g"].shape,
@@ -166,10 +164,10 @@ class EditedRecurrence:
         for (here, _), group in groupby(range(count), acting):
             tokens = list(group)
             part = _part(given, hook, editable, slice(tokens[0], tokens[-1] + 1), count)
-            part[editable.state] = state
+            part[editable.state], keeps = state, editable.keeps(part)
             for each, at in (edits[i] for i in here):
                 if each.keep is not None:
-                    part |= editable.keep(part, at, each.keep)
+                    part |= editable.keep(part, at & keeps, each.keep)
                 if each.write != 1:
                     part |= editable.write(part, at, each.write)
             y, state = function(**part)
