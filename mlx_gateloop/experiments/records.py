@@ -19,8 +19,9 @@ Tunable = Literal[
     "model.input_scale",
     "model.num_heads",
 ]
-Positive = Annotated[int | float, Field(gt=0, allow_inf_nan=False)]
-Chosen = dict[Tunable, Literal[True] | Positive]
+Number = Annotated[int, Strict()] | Annotated[float, Strict()]
+Positive = Annotated[Number, Field(gt=0, allow_inf_nan=False)]
+Chosen = dict[Tunable, Annotated[Positive | Literal[True], Field(union_mode="left_to_right")]]
 
 
 class Record(BaseModel, strict=True):

@@ -169,13 +169,14 @@ def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
 
 def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
     given = {model: {"optimizer.learning_rate": 0.01} for model in ("fixed", "lru")}
+    given["fixed"] |= {"model.num_heads": 1, "model.input_scale": True}
 
     def longer(*models, **changes):
         return RUNNING_SUM.changed_by(SHORT, seeds=1, draws=1, models=models, tuned=given | changes)
 
     run_experiment(longer("fixed"), tmp_path)
     run_experiment(longer("lru"), tmp_path, resume=True)
-    assert tuning.chosen_in(tmp_path, "memory-horizon") == given
+    assert str(tuning.chosen_in(tmp_path, "memory-horizon")) == str(given)  # 1 is no True
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"fixed-0", "lru-0"}
     other = {"optimizer.learning_rate": 0.02}
     line = refusal(run_experiment, longer("fixed", fixed=other), tmp_path, resume=True)
