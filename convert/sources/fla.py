@@ -1,5 +1,6 @@
 """GLA, HGRN2, HGRN and the transformer of flash-linear-attention; config.json names which."""
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 import mlx.core as mx
@@ -87,20 +88,10 @@ class Fla(Source[Any]):
             return module(args.model_type).Model(args).eval()
         from mlx_lm.models import llama
 
-        config = llama.ModelArgs(
-            model_type="llama",
-            hidden_size=args.hidden_size,
-            num_hidden_layers=args.num_hidden_layers,
-            intermediate_size=args.inner_size,
-            num_attention_heads=args.num_heads,
-            num_key_value_heads=args.kv_heads,
-            max_position_embeddings=args.max_position_embeddings,
-            rms_norm_eps=args.norm_eps,
-            vocab_size=args.vocab_size,
-            rope_theta=args.rope_theta,
-            tie_word_embeddings=args.tie_word_embeddings,
-        )
-        return llama.Model(config).eval()
+        names = {"num_attention_heads": args.num_heads, "num_key_value_heads": args.kv_heads}
+        names |= {"intermediate_size": args.inner_size, "rms_norm_eps": args.norm_eps}
+        config = asdict(args) | names | {"model_type": "llama"}  # the others have one name in both
+        return llama.Model(llama.ModelArgs.from_dict(config)).eval()
 
     def table(self, args: Any) -> list[Rule]:
         rules = []
