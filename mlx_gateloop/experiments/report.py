@@ -37,8 +37,12 @@ from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.machine import facts
 from mlx_gateloop.io.models import load_weights
 from mlx_gateloop.io.tables import markdown_table
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.convolution import STATE
+from mlx_gateloop.model.registered import module
 from mlx_gateloop.plots import figures
 from mlx_gateloop.plots.style import Line
+from mlx_gateloop.train.chunks import zero_states
 from mlx_gateloop.train.setup import tokens_per_step
 from mlx_gateloop.watch import trace_of
 
@@ -69,10 +73,17 @@ def _collect(
         "oracles": mean_scores([tasks[seed % len(tasks)] for seed in seeds]),
         "tokens_per_step": tokens_per_step(experiment.config(tasks[0], REFERENCE, 0)),
         "curves": {m: [curve(log, measure) for log in own] for m, own in logs.items()},
-        "models": {model: {"state_size": args.state_size} for model, args in shapes.items()},
+        "models": {model: {"state_size": _state_size(args)} for model, args in shapes.items()},
         "trials": {model: read_trials(experiment, out, model) for model in experiment.models},
         "runs": [result for results in every.values() for result in results],
     }
+
+
+def _state_size(args: Any) -> int | None:
+    """The numbers in a layer's state, complex if a is; None if it grows with the text."""
+    if isinstance(args, LayerArgs):
+        return args.state_size
+    return zero_states(module(args.model_type).Model(args), batch=1)[0][STATE].size
 
 
 def _draw(out: Path, tree: Mapping[str, Any], tasks: Sequence[Task]) -> None:

@@ -50,12 +50,6 @@ class ModelArgs(FamilyArgs):
         return self.num_kv_heads or self.num_heads
 
     @property
-    def state_size(self) -> int:
-        """The numbers in a layer's state."""
-        key, value = self.head_sizes
-        return self.num_heads * key * value
-
-    @property
     def head_sizes(self) -> tuple[int, int]:
         """Channels of a head's keys and values."""
         widths = (self.hidden_size * expand for expand in (self.expand_k, self.expand_v))

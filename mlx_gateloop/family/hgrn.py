@@ -39,11 +39,6 @@ class ModelArgs(FamilyArgs):
         if self.use_lower_bound and self.expand_ratio != 1:
             raise InputError(f"expand_ratio: expected 1 with lower bounds, got {self.expand_ratio}")
 
-    @property
-    def state_size(self) -> int:
-        """The numbers in a layer's state."""
-        return self.hidden_size * self.expand_ratio
-
 
 class HGRNAttention(Recurrent):
     """Time mixing."""

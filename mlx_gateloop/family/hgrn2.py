@@ -46,11 +46,6 @@ class ModelArgs(FamilyArgs):
             return self.num_heads or 1
         return max(self.hidden_size // self.expand_ratio, 1)
 
-    @property
-    def state_size(self) -> int:
-        """The numbers in a layer's state."""
-        return self.hidden_size**2 // self.heads
-
 
 class HGRN2Attention(Recurrent):
     """Time mixing."""

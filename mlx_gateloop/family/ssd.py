@@ -46,11 +46,6 @@ class ModelArgs(FamilyArgs):
     def inner_width(self) -> int:
         return self.expand * self.hidden_size
 
-    @property
-    def state_size(self) -> int:
-        """The numbers in a layer's state."""
-        return self.inner_width * self.state_width
-
 
 class SSD(Recurrent):
     """Time mixing."""
