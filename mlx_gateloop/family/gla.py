@@ -49,13 +49,6 @@ class ModelArgs(FamilyArgs):
     def kv_heads(self) -> int:
         return self.num_kv_heads or self.num_heads
 
-    @property
-    def head_sizes(self) -> tuple[int, int]:
-        """Channels of a head's keys and values."""
-        widths = (self.hidden_size * expand for expand in (self.expand_k, self.expand_v))
-        key, value = (round(width) // self.num_heads for width in widths)
-        return key, value
-
 
 class GatedLinearAttention(Recurrent):
     """Time mixing."""
@@ -63,7 +56,7 @@ class GatedLinearAttention(Recurrent):
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
         size, heads, groups = args.hidden_size, args.num_heads, args.kv_heads
-        key, value = args.head_sizes
+        key, value = (round(size * expand) // heads for expand in (args.expand_k, args.expand_v))
         self.q_proj = linear(size, heads * key)
         self.k_proj = linear(size, groups * key)
         self.v_proj = linear(size, groups * value)
