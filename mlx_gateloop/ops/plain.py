@@ -29,7 +29,7 @@ def gate_loop(
         mode = "recurrent" if q.shape[1] == 1 else "scan"
     shape, dtype = v.shape, v.dtype
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
-    gates = _gates(a, mask)
+    gates = (a if mask is None else a.masked(mask)).planes()
     if mask is not None:
         q, k, v = (_where(mask, x) for x in (q, k, v))
     if h0 is None:
@@ -73,16 +73,6 @@ def as_heads(
     return q, k, v, a
 
 
-def _gates(a: Transition, mask: mx.array | None) -> Planes:
-    """Return the transition's real and imaginary parts, 1 and 0 where the mask is False."""
-    if mask is None:
-        return a.planes()
-    # What they are computed from is masked too: a NaN there times their gradient, 0, would be NaN.
-    second = None if a.second is None else _where(mask, a.second)
-    planes = Transition(a.form, _where(mask, a.first), second).planes()
-    return tuple(_where(mask, plane, 1 - i) for i, plane in enumerate(planes))
-
-
-def _where(mask: mx.array, x: mx.array, otherwise: int = 0) -> mx.array:
-    """Return x where the mask `[B, L]` is True."""
-    return mx.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, otherwise)
+def _where(mask: mx.array, x: mx.array) -> mx.array:
+    """Return x where the mask `[B, L]` is True, else 0."""
+    return mx.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)

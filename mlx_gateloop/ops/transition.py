@@ -1,5 +1,6 @@
 """The state transition a = |a| exp(i arg a), stored in the form in which it was given."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,7 @@ from mlx_gateloop.ops.planes import Planes
 
 Form = Literal["sigmoid", "polar", "cartesian"]
 FORMS: dict[Form, int] = {"sigmoid": 0, "polar": 1, "cartesian": 2}  # their numbers in the kernels
+IDENTITY: dict[Form, float] = {"sigmoid": math.inf, "polar": 0, "cartesian": 1}  # `first` of a = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +78,12 @@ class Transition:
         if second is not None and is_cartesian:
             second = mx.where(is_start, 0, second)
         return Transition(self.form, first, second)
+
+    def masked(self, mask: mx.array) -> "Transition":
+        """Return the transition with an exact a = 1 where `mask`, bool `[B, L]`, is False."""
+        live = mask.reshape(*mask.shape, *[1] * (len(self.shape) - 2))
+        second = None if self.second is None else mx.where(live, self.second, 0)
+        return Transition(self.form, mx.where(live, self.first, IDENTITY[self.form]), second)
 
     @property
     def shape(self) -> tuple[int, ...]:

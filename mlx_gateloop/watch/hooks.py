@@ -16,7 +16,6 @@ from mlx_gateloop.ops import Transition
 
 Arguments = dict[str, Any]  # arguments of a call by name
 Names = dict[str, Any]  # global names of the module that defines the called function
-IDENTITY = {"polar": 0.0, "sigmoid": float("inf"), "cartesian": 1.0}  # `first` of |a| = 1
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,11 @@ class Report:
         """Make padding steps the identity: no write, no decay."""
         if not isinstance(mask, mx.array):
             return self
-        first, second = self.transition.first, self.transition.second
-        live = mask.reshape(*first.shape[:2], *[1] * (first.ndim - 2))
-        first = mx.where(live, first, IDENTITY[self.transition.form])
-        second = None if second is None else mx.where(live, second, 0.0)
-        transition = replace(self.transition, first=first, second=second)
         reads = self.reads  # of the same names with and without a mask
         if "key" in reads:
             live = mask.reshape(*mask.shape, *[1] * (reads["key"].ndim - 2))
             reads = reads | {"key": mx.where(live, reads["key"], 0.0)}
-        return replace(self, transition=transition, reads=reads)
+        return replace(self, transition=self.transition.masked(mask), reads=reads)
 
 
 def _positive(a: mx.array) -> Transition:
