@@ -3,10 +3,8 @@
 import base64
 import html
 import json
-import logging
 from collections.abc import Awaitable
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from io import BytesIO
 
 import gradio as gr
 import numpy as np
@@ -24,7 +22,6 @@ from . import scripts
 from .sharing import file_name, share
 from .updates import Reply, Updates, served
 
-LOG = logging.getLogger(__name__)
 MAX_ARRAYS = 64 * 2**20  # bytes of transitions in a file: the last tokens
 SLOW = WorkerPool(threads=1, max_jobs=16)
 
@@ -103,19 +100,12 @@ def _finite(values: npt.NDArray[np.float32]) -> list[float | None]:
     return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]
 
 
-def _arrays(run: Run, trace: Trace) -> dict[str, str] | None:
+def _arrays(run: Run, trace: Trace) -> dict[str, str]:
     """Return a run's last transitions as a file, its "name" and "data" in base64."""
-    tokens = trace.tokens
+    tokens, file = trace.tokens, BytesIO()
     start = max(tokens - MAX_ARRAYS // (8 * max(sum(trace.channels), 1)), 0)
-    try:
-        with TemporaryDirectory() as folder:
-            file = Path(folder) / "arrays.npz"
-            trace.save(file, [piece.text for piece in run.pieces[start:tokens]], start)
-            data = base64.b64encode(file.read_bytes()).decode()
-    except OSError as error:
-        LOG.warning("transitions cannot be written for download: %s", error)
-        return None
-    return {"name": f"{file_name(run)}.npz", "data": data}
+    trace.save(file, [piece.text for piece in run.pieces[start:tokens]], start)
+    return {"name": f"{file_name(run)}.npz", "data": base64.b64encode(file.getvalue()).decode()}
 
 
 def _tour_picture() -> str:

@@ -3,6 +3,7 @@
 import html
 import os
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 
 import numpy as np
 
@@ -205,14 +206,16 @@ class Trace(Storage):
                 row[known - start :] = np.mean([next(shares) for shares in rows], 0)
             yield row
 
-    def save(self, path: str | os.PathLike[str], texts: Sequence[str] = (), start: int = 0) -> None:
+    def save(
+        self, path: str | os.PathLike[str] | BytesIO, texts: Sequence[str] = (), start: int = 0
+    ) -> None:
         """Write an .npz file: magnitude and phase `[layers, tokens, channels]`, averages, texts.
 
         If layers have different numbers of channels, each has its own "magnitude.0"
         `[tokens, channels]`.
 
         Args:
-            path: Path of the file.
+            path: Path of the file, or a file in memory.
             texts: Token texts.
             start: First token to write.
         """
@@ -231,6 +234,9 @@ class Trace(Storage):
                 arrays[name] = np.stack(values)
             else:
                 arrays |= {f"{name}.{layer}": value for layer, value in enumerate(values)}
+        if isinstance(path, BytesIO):
+            np.savez(path, allow_pickle=False, **arrays)
+            return
         # An open file, because savez appends .npz to names.
         with replacing(path) as partial, partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
