@@ -122,7 +122,7 @@ class GateLoopModel(nn.Module):
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             block = nn.utils.checkpoint(layer) if recomputes else layer
             x = block(x, mask, layer_cache)
-        if cache is not None and padding is not None and starts is None:
+        if cache is not None and padding is not None:
             advance(cache, length)
         return self.norm(x)
 
@@ -195,6 +195,11 @@ class Model(nn.Module):
     @property
     def layers(self) -> list[Block]:
         return self.model.layers
+
+    def set_dtype(self, dtype: mx.Dtype, *predicate: Any, **named: Any) -> None:
+        """Set the dtype of the weights, and that of the activations with it."""
+        super().set_dtype(dtype, *predicate, **named)
+        self.model.embed_tokens.dtype = None
 
     def make_cache(self) -> list[Cache]:
         """Make one mlx-lm cache per layer: a float32 state, or with softmax keys and values.

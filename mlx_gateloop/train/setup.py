@@ -25,7 +25,7 @@ from mlx_gateloop.train.chunks import zero_states
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.lora import add_lora
 from mlx_gateloop.train.optimizer import decided, make_optimizer
-from mlx_gateloop.train.step import Batch, make_step
+from mlx_gateloop.train.step import Batch, lowered, make_step
 from mlx_gateloop.train.task import TaskSource
 from mlx_gateloop.train.text import TextSource
 
@@ -117,6 +117,7 @@ def _load_model(config: TrainConfig, path: Path, vocab_size: int) -> Any:
         nn.Module.__init__(model)
     model.set_dtype(mx.float32)
     if config.lora_rank is not None:
+        model.update(lowered(model, model.parameters(), getattr(mx, config.dtype)))
         add_lora(model, config.lora_rank)
     return model
 

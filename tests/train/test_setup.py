@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.family import save_family_model
-from helpers.models import tiny_model
+from helpers.models import save_tiny_model, tiny_model
 from helpers.recurrent import save_recurrent_model
 from helpers.training import TINY, tiny_run
 
@@ -56,6 +56,24 @@ def test_a_run_starts_from_the_weights_of_a_directory(start, text_file):
     assert trainer.model.model.recomputes_blocks
     assert source.evaluate(trainer.model, ALONE).loss_nats == pytest.approx(before)
     assert trainer.step(0)[0] == pytest.approx(before, rel=0.1)
+
+
+@pytest.mark.parametrize(("save", "rank"), [
+    (save_tiny_model, None), (save_tiny_model, 2), (lambda path: save_family_model(path, "gla"), 2),
+])  # fmt: skip
+def test_a_run_from_weights_computes_in_its_dtype(save, rank, text_file, tmp_path, monkeypatch):
+    save(tmp_path / "start")
+    changes = {"model": {}, "tokenizer__kind": "sentencepiece", "dtype": "bfloat16"}
+    config = tiny_run(**changes, weights=str(tmp_path / "start"), lora_rank=rank)
+    dtypes = set()
+
+    def loss(logits, _):
+        dtypes.add(logits.dtype)
+        return logits.sum()
+
+    monkeypatch.setattr("mlx_gateloop.train.step.summed_cross_entropy", loss)
+    Trainer(config, make_source(config, str(text_file))).step(0)
+    assert dtypes == {mx.bfloat16}
 
 
 def test_a_new_model_of_the_family_learns(text_file, tmp_path, without_pictures):
