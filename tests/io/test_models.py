@@ -151,6 +151,8 @@ def test_a_cpu_reads_short_weights_as_they_are(tokenizer, tmp_path, caplog, chan
     save(loaded, tokenizer, tmp_path / "again")
     assert error(load(tmp_path / "again")[0](PROMPT), as_numpy(loaded(PROMPT))) == 0
     assert not caplog.records
+    loaded.set_dtype(mx.float16)
+    assert loaded(PROMPT).dtype == mx.float16
 
 
 @pytest.mark.parametrize(("change", "kind"), [
@@ -181,6 +183,8 @@ def test_saving_over_a_model_replaces_what_is_of_it(tokenizer, saved):
     (saved / "log.jsonl").write_text("kept")
     (saved / "model-00001-of-00002.safetensors").write_bytes(b"old shard")
     (saved / "model.safetensors.index.json").write_text("{}")
+    for name in ("special_tokens_map.json", "added_tokens.json"):
+        (saved / name).write_text('{"eos_token": "old"}')
     for folder in (".saving", "additional_chat_templates"):
         (saved / folder).mkdir()
     (saved / "additional_chat_templates" / "tool_use.jinja").write_text("old")
