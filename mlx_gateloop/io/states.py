@@ -4,7 +4,7 @@ import base64
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -21,6 +21,12 @@ from mlx_gateloop.model.lm import ModelArgs, readable_ids
 from mlx_gateloop.model.state import State
 
 MAX_ITEMS = 1_000_000  # of the lists that the names in a file make
+# What mlx-lm stores as an array, by the kind that it notes.
+FROM_ARRAY: dict[str, Callable[[mx.array], Any]] = {
+    "scalar": lambda x: x.item(),
+    "string": lambda x: "".join(map(chr, x.tolist())),
+    "none": lambda x: None,
+}
 DAMAGED = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 
 
@@ -83,7 +89,10 @@ def write_hashed(
     if any(layer.empty() for layer in state.cache):
         raise InputError(f"{path}: the state is empty; read a text before")
     values = [*dict(tree_flatten([layer.state for layer in state.cache])).values(), state.logits]
-    if not all(mx.isfinite(x).all() for x in values if isinstance(x, mx.array)):
+    arrays = [x for x in values if isinstance(x, mx.array)]
+    if any(x.ndim > 2 and len(x) > 1 for x in arrays):
+        raise InputError(f"{path}: the state is that of several texts; write one at a time")
+    if not all(mx.isfinite(x).all() for x in arrays):
         raise InputError(f"{path}: the state is not finite, as weights or a text can make it")
     facts: dict[str, Any] = {"hashes": hashed, "tokens": state.tokens, "last": state.last}
     facts |= {"source": state.source, "digest": state.digest}
@@ -130,13 +139,15 @@ def read_hashed(
 
     A file in memory has a `name` for errors.
     """
+    from mlx_lm.models.cache import make_prompt_cache
+
     path = name or file
-    cache = model.make_cache()
+    cache = make_prompt_cache(model)
     outputs = model(mx.zeros((1, 1), mx.int32), cache=cache).shape[-1]
     with _reading(file, path) as (arrays, flat):
         metadata, classes, scalars = tree_unflatten(list(flat.items()))
         for entry, kind in scalars[1:]:
-            arrays[entry] = arrays[entry].item() if kind == "scalar" else None
+            arrays[entry] = FROM_ARRAY[kind](arrays[entry])
         saved = tree_unflatten(list(arrays.items()))
         facts = json.loads(metadata.get("gateloop", "{}"))
         state = State(cache, int(facts.get("tokens", 1)), None, [*map(int, facts.get("last", []))])

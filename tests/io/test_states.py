@@ -8,8 +8,9 @@ import mlx.core as mx
 import pytest
 from helpers.errors import refusal
 from helpers.models import GROWING, VARIANTS, close, ruined, tiny_model, tokens
+from helpers.recurrent import recurrent_model
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache
+from mlx_lm.models.cache import load_prompt_cache, make_prompt_cache, save_prompt_cache
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 import mlx_gateloop as gl
@@ -81,6 +82,18 @@ def test_weights_of_another_dtype_go_on(options, dtypes, tokenizer, tmp_path):
     assert state.tokens == 30
 
 
+@pytest.mark.parametrize("name", ["falcon_h1", "qwen2"])
+def test_the_state_of_a_model_of_mlx_lm_goes_on(name, tokenizer, tmp_path):
+    model = recurrent_model(name)
+    state, part = gl.State(make_prompt_cache(model)), tmp_path / "part.state"
+    state.read(model, TEXT[:20])
+    gl.write_state(part, state, model, tokenizer)
+    again = gl.read_state(part, model, tokenizer)
+    for each in (state, again):
+        each.read(model, TEXT[20:])
+    close(again.logits, state.logits)
+
+
 def test_a_saved_model_takes_the_states_of_before(tokenizer, tmp_path):
     model = tiny_model(vocab_size=len(tokenizer))
     gl.write_state(tmp_path / "book.state", has_read(model), model, tokenizer)
@@ -96,6 +109,9 @@ def test_a_state_that_read_nothing_is_refused(tokenizer, tmp_path):
         assert "the state is empty" in line
         assert "tokens: expected ids from 0" in refusal(empty.read, model, [1, -1])
         assert "a folder" in refusal(gl.write_state, tmp_path, has_read(model), model, tokenizer)
+        model(tokens(3, batch=2), empty.cache)
+        line = refusal(gl.write_state, tmp_path / "new.state", empty, model, tokenizer)
+        assert "several texts" in line
         unknown = has_read(ruined(model))
         line = refusal(gl.write_state, tmp_path / "new.state", unknown, model, tokenizer)
         assert "the state is not finite" in line
