@@ -93,7 +93,7 @@ class LayerArgs:
     dropout: float = Field(default=0.0, ge=0, lt=1)
     # Variants.
     gate: Literal["polar", "polar_abs", "real"] = "polar"
-    longest_half_life: float | None = Field(default=None, gt=1)
+    longest_half_life: float | None = Field(default=None, gt=1, le=1e9)
     input_scale: bool = False
     query: Literal["linear", "constant"] = "linear"
     rope_theta: float | None = Field(default=None, gt=1)

@@ -61,6 +61,8 @@ class GateLoop(nn.Module):
         args = LayerArgs(**shape, longest_half_life=longest_half_life, **options)
         if args.conv_size is not None:
             raise args.invalid("conv_size", "null in a layer, whose state is one array")
+        if args.norm_position != "pre":
+            raise args.invalid("norm_position", "pre in a layer, which has no skip connection")
         if args.dropout:
             raise args.invalid("dropout", "0 in a layer, with an nn.Dropout after it")
         self.time_norm = make_norm(args)

@@ -57,7 +57,7 @@ def test_a_masked_token_is_left_out(layer):
 def test_what_cannot_be_used_is_named():
     with pytest.raises(ValueError, match="gate must be"):
         gl.GateLoop(SIZE, gate="elliptic")
-    for name, value in {"conv_size": 4, "dropout": 0.5}.items():
+    for name, value in {"conv_size": 4, "dropout": 0.5, "norm_position": "post"}.items():
         with pytest.raises(ValueError, match=f"{name} must be .* in a layer"):
             gl.GateLoop(SIZE, **{name: value})
     for name, value in {"mixer": "softmax", "num_heads": 2}.items():
