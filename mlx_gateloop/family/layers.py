@@ -187,9 +187,8 @@ class Body(nn.Module):
 
     def __call__(self, tokens: mx.array, cache: Caches, starts: Marks) -> mx.array:
         x = self.embeddings(tokens)
-        mask: Mask = None if starts is None else marked(starts, tokens, cache)
-        if cache is not None and starts is None:
-            mask = padding_mask(cache[0], tokens.shape[1])
+        padding = None if cache is None else padding_mask(cache[0], tokens.shape[1])
+        mask: Mask = padding if starts is None else marked(starts, tokens, cache)
         recomputes = self.recomputes_blocks and cache is None  # a cache would lose its gradient
         none = [None] * len(self.layers)
         bounds = lower_bounds(self.lower_bounds) if "lower_bounds" in self else none
@@ -197,7 +196,7 @@ class Body(nn.Module):
             block = nn.utils.checkpoint(layer) if recomputes else layer
             context = (mask, layer_cache) if bound is None else (mask, layer_cache, bound)
             x = block(x, *context)
-        if cache is not None and mask is not None and starts is None:
+        if cache is not None and padding is not None:
             advance(cache, tokens.shape[1])
         return self.norm(x)
 

@@ -66,6 +66,7 @@ def test_marks_that_would_be_read_wrongly_are_refused(make):
     cache = model.make_cache()
     cache[0].left_padding, cache[0].lengths = mx.array([0]), mx.array([3])  # as merged caches have
     model(text, cache, starts)
+    assert cache[0].lengths.item() == 0
     for name, value in {"left_padding": mx.array([1]), "lengths": mx.array([2])}.items():
         cache = model.make_cache()
         setattr(cache[0], name, value)
