@@ -49,8 +49,11 @@ def _run(arguments: argparse.Namespace) -> None:
         (Prompts, "insert_cache", keeping_beginnings(Prompts.insert_cache)),
     ]
     if words[0] == "server":
+        from huggingface_hub.constants import HF_HUB_CACHE
         from mlx_lm.server import ModelProvider
 
+        with suppress(OSError):  # /v1/models scans it
+            Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
         patches.append((ModelProvider, "_load", checking_drafts(ModelProvider._load)))
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
     for patch in patches:
@@ -60,11 +63,15 @@ def _run(arguments: argparse.Namespace) -> None:
         if {"--model", "--draft-model"} <= options.keys():
             _check_draft(options["--model"], options["--draft-model"])
         cli.main()
+    except EOFError:  # Ctrl-D ends a chat
+        print()
     except (ValueError, ModuleNotFoundError) as error:
         known = {"Cannot save to the path": one_line(error)}
         advice = {"lora": 'give lines of "text"'}.get(words[0], "use gateloop mlx-lm generate")
         known["chat_template is not set"] = f"no chat template; {advice}"
-        known["'datasets'"] = "--data: no such folder; give one, or pip install datasets"
+        if (package := getattr(error, "name", None)) in ("datasets", "lm_eval"):
+            missing = "--data: no such folder; give one, or" if words[0] == "lora" else "a package:"
+            known[package] = f"{missing} pip install {package}"
         known["CLI requires a subcommand"] = "no such command; see gateloop mlx-lm"
         reason = next((known[text] for text in known if text in str(error)), None)
         if reason is None:

@@ -72,6 +72,14 @@ def test_a_chat_needs_a_template(model, capsys, monkeypatch):
     assert capsys.readouterr().err.splitlines()[-1] == expected
 
 
+def test_a_missing_package_is_named(model, capsys, monkeypatch):
+    for name in ("lm_eval", "datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
+    argv = ["--model", "model", "--data", "none", "--train"]
+    assert "--data: no such folder" in fails(capsys, "mlx-lm", "lora", *argv)
+    assert "pip install lm_eval" in fails(capsys, "mlx-lm", "evaluate", "--tasks=a", *argv[:2])
+
+
 def test_only_norms_that_feed_projections_alone_take_a_scale_over():
     for options in ({}, {"norm_position": "post"}, {"norm": "none"}):
         args = LayerArgs(hidden_size=8, intermediate_size=8, **options)

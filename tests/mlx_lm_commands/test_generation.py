@@ -1,6 +1,7 @@
 """Text from mlx_lm: alone, in batches, from a cached prompt, and in a chat; and its perplexity."""
 
 import importlib
+from unittest.mock import Mock
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -44,15 +45,16 @@ def test_models_generate_alone_in_batches_and_from_a_cached_prompt(options, main
     assert "Generation: 4 tokens" in main("generate", *options)
 
 
-def test_chat(directory, main, monkeypatch):
-    lines = iter(["hello", "and again", "q"])
-    monkeypatch.setattr("builtins.input", lambda prompt="": next(lines))
+@pytest.mark.parametrize("end", ["q", EOFError()])
+def test_chat(directory, main, monkeypatch, end):
+    ask = Mock(side_effect=["hello", "and again", end])
+    monkeypatch.setattr("builtins.input", ask)
     out = main("chat", "--model", directory, "--max-tokens", 4)
     model, tokenizer = load(directory)
     messages = [{"role": "user", "content": "hello"}]
     prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(greedy(model, tokenizer, prompt, 4)) in out
-    assert next(lines, None) is None
+    assert ask.call_count == 3
 
 
 def test_benchmark(directory, main):

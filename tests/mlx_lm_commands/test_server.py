@@ -1,5 +1,8 @@
 """Many clients at once of `gateloop mlx-lm server`; `benchmarks/serving.py` is the long form."""
 
+from pathlib import Path
+
+import httpx
 import mlx.core as mx
 import pytest
 from helpers.mlx_lm_server import serving, text_of
@@ -17,9 +20,16 @@ from mlx_gateloop.model.cache import MAX_BYTES
 @pytest.fixture(scope="module")
 def server(directory, tmp_path_factory):
     log = tmp_path_factory.mktemp("server") / "log"
-    with serving(directory, log) as server:
-        yield server
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_CACHE", str(log.parent / "hub"))
+        with serving(directory, log) as server:
+            yield server
     assert "generation thread died" not in log.read_text()
+
+
+def test_the_model_is_listed_where_no_hub_cache_is(directory, server):
+    (listed,) = httpx.get(f"http://127.0.0.1:{server.port}/v1/models").json()["data"]
+    assert listed["id"] == str(Path(directory).resolve())
 
 
 def test_many_clients_get_the_answers_of_single_runs(directory, server):
