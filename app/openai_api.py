@@ -67,7 +67,7 @@ class OpenAI:
         """Describe a model, or all."""
         if name:
             self.engine.models.check(name)
-            return {"id": name, "object": "model"}
+            return {"id": name, "object": "model", "created": 0, "owned_by": "local"}
         return {"object": "list", "data": [*map(self._models, self.engine.models.names())]}
 
     async def _complete(self, request: Request, body: Any, chat: bool) -> Response:

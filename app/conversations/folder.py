@@ -32,6 +32,8 @@ class ConversationFolder:
         max_bytes: int = 2**30,
     ) -> None:
         self.folder = Path(os.path.expanduser(folder))  # noqa: PTH111 - "~" may stay
+        if self.folder.is_file():
+            raise InputError(f"--conversations {folder}: a file; give a folder")
         self._models, self._cache = models, prefix_cache
         self._max_files, self._max_bytes = max_files, max_bytes
 

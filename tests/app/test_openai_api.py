@@ -37,6 +37,7 @@ def test_the_models_are_listed(make_client, ask):
     get = make_client().get
     listed = get("/v1/models").json()["data"]
     assert [get(f"/v1/models/{name}").json() for name in ("fixed", "tiny")] == listed
+    assert listed[0].keys() == {"id", "object", "created", "owned_by"}  # of OpenAI's schema
     assert get("/v1/models/").json()["data"] == listed
     unknown = [get("/v1/models/a/b"), ask(CHAT, GREEDY | {"model": "a/b"})]
     assert [answer.status_code for answer in unknown] == [404, 404]

@@ -133,9 +133,10 @@ def test_links_do_not_lead_out_of_the_folder(saved, folder, tmp_path):
 def test_what_cannot_be_saved_is_one_line(saved, make_saved, tmp_path, monkeypatch):
     assert "model: there is no 'other'" in refusal(save, saved, "x", model="other")
     (tmp_path / "file").touch()
-    file = make_saved(tmp_path / "file")
+    assert "a file; give a folder" in refusal(make_saved, tmp_path / "file")
+    file = make_saved(tmp_path / "file" / "below")
     assert file.names() == saved.names() == []
-    assert "file: cannot be written: " in refusal(save, file, "x")
+    assert "below: cannot be written: " in refusal(save, file, "x")
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
     homeless = make_saved("~/.gateloop/conversations")
