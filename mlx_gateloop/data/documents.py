@@ -140,7 +140,6 @@ def _read(path: Path) -> list[Document]:
 def _parse(line: str, where: str) -> Document:
     try:
         record = json.loads(line)
-        line.encode()
         document = _document(record)
         json.dumps([document, getattr(document, "tools", None)], ensure_ascii=False).encode()
     except json.JSONDecodeError as error:

@@ -74,7 +74,7 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Any, Any]:
     directory = model_directory(source)
     if not _check(directory):
         config = f"{directory}/config.json"
-        raise InputError(f"{config}: model_type must be {TYPES}; give a saved model")
+        raise InputError(f"{config}: model_type must be {TYPES}; others run in gateloop mlx-lm")
     model, tokenizer = _load(directory, source)
     model = _usable(model, source)
     with refusing(source, "cannot be loaded"):

@@ -24,7 +24,7 @@ MAX_ITEMS = 1_000_000  # of the lists that the names in a file make
 # What mlx-lm stores as an array, by the kind that it notes.
 FROM_ARRAY: dict[str, Callable[[mx.array], Any]] = {
     "scalar": lambda x: x.item(),
-    "string": lambda x: "".join(map(chr, x.tolist())),
+    "string": lambda x: "".join(map(chr, np.array(x))),
     "none": lambda x: None,
 }
 DAMAGED = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError

@@ -135,7 +135,7 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
             raise InputError(f"{path}: the run to resume differs in {key}: {values}")
     for what in ("data", "weights"):  # last, as options change the data too
         if saved.get(what) != now.get(what):
-            raise InputError(f"{path}: the run to resume differs in its {what}; give the same ones")
+            raise InputError(f"{path}: the run to resume differs in its {what}; give its --{what}")
 
 
 def state_of(model: nn.Module, optimizer: Optimizer) -> dict[str, mx.array]:
