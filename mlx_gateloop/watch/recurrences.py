@@ -71,7 +71,8 @@ def _keep_ssm(given: Arguments, at: mx.array, keep: float) -> Arguments:
     """Invert exp(-exp(A_log) dt), with the step dt of this token."""
     low, high = given["time_step_limit"]
     step = mx.logaddexp(given["dt"].astype(mx.float32) + given["dt_bias"], 0)[0, 0]
-    rate = mx.array(_rate(keep)) / mx.clip(step, low, high)
+    step = mx.maximum(mx.clip(step, low, high), 1e-30)  # 0 has no rate
+    rate = mx.array(_rate(keep)) / step
     return {"A_log": mx.where(at, mx.log(rate), given["A_log"])}
 
 

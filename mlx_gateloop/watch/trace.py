@@ -4,6 +4,7 @@ import html
 import os
 from collections.abc import Iterator, Sequence
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 
@@ -161,7 +162,8 @@ class Trace(Storage):
 
             mean over layers of w_m / sqrt(w_0^2 + ... + w_n^2), w_m = |a_{m+1} ... a_n k_m| |v_m|
 
-        It depends on what each token wrote, not only on its distance; docs/forgetting.md compares
+        The sum is over the tokens that the window of queries and keys holds. The share
+        depends on what each token wrote, not only on its distance; docs/forgetting.md compares
         it with the loss of predictions without each token. For mlx-lm's recurrences, the norm of
         the value is unknown and counts as 1.
 
@@ -224,7 +226,7 @@ class Trace(Storage):
             "magnitude": [self.magnitude(layer, start, stop) for layer in layers],
             "phase": [self.phase(layer, start, stop) for layer in layers],
         }
-        arrays = {
+        arrays: dict[str, Any] = {
             "averages": self.averages(start, stop),
             "texts": np.array(list(texts), dtype=np.str_),
             "names": np.array(self.names, dtype=np.str_),
@@ -235,11 +237,11 @@ class Trace(Storage):
             else:
                 arrays |= {f"{name}.{layer}": value for layer, value in enumerate(values)}
         if isinstance(path, BytesIO):
-            np.savez(path, allow_pickle=False, **arrays)
+            np.savez(path, **arrays)
             return
         # An open file, because savez appends .npz to names.
         with replacing(path) as partial, partial.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+            np.savez(file, **arrays)
 
 
 def _between(shares: np.ndarray, known: np.ndarray) -> np.ndarray:

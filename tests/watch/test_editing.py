@@ -134,6 +134,13 @@ def test_what_cannot_be_edited_is_one_line(name, edits, message):
     assert parts(model) == before or model.layers[0].time_mixing.operator is None
 
 
+def test_a_step_of_zero_can_be_edited():
+    model = recurrent_model("mamba2")
+    model.layers[0].mixer.dt_bias -= 300
+    with gl.watch.edit(model, Edit(0, keep=0.5)):
+        assert mx.isfinite(model(tokens(4), model.make_cache())).all()
+
+
 def test_a_batch_cannot_be_edited():
     model = tiny_model()
     with gl.watch.edit(model, Edit(0)):

@@ -226,7 +226,7 @@ export class Memory {
   }
 }
 
-/** Draw a token from the likeliest down. @param {() => number} random From 0 to 1. */
+/** Draw a token, at temperature 0 the likeliest. @param {() => number} random From 0 to 1. */
 export function drawn(logits, temperature, random) {
   const most = logits.reduce((best, value, i) => (value > logits[best] ? i : best), 0);
   if (!temperature) return most;
@@ -239,9 +239,12 @@ export function drawn(logits, temperature, random) {
   return most;
 }
 
-/** Marsaglia's xorshift of 32 bits. @param {number} seed */
+/** Marsaglia's xorshift of 32 bits, from a seed mixed as MurmurHash3 ends. @param {number} seed */
 export function randomFrom(seed) {
-  let state = (seed ^ 0x9e3779b9) | 0 || 1;
+  let state = seed ^ 0x9e3779b9;
+  state = Math.imul(state ^ (state >>> 16), 0x85ebca6b);
+  state = Math.imul(state ^ (state >>> 13), 0xc2b2ae35);
+  state = state ^ (state >>> 16) || 1;
   return () => {
     state ^= state << 13;
     state ^= state >>> 17;

@@ -5,6 +5,7 @@ export class Tokenizer {
   /** @param {{pieces: string[], merges: [string, string][], special: Record<string, number>}} of */
   constructor({ pieces, merges, special }) {
     this.pieces = pieces;
+    this.longest = pieces.reduce((most, piece) => Math.max(most, piece.length), 1);
     this.special = new Map(Object.entries(special));
     this.ids = new Map(pieces.map((piece, id) => [piece, id]));
     this.ranks = new Map(merges.map(([a, b], rank) => [`${a}\0${b}`, rank]));

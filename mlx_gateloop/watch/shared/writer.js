@@ -17,6 +17,7 @@ export class Writer {
   /** Read what a user types, a message if the model chats. Yields after each token. */
   *say(text) {
     const { chat } = this.page;
+    this.require(text.length / this.tokenizer.longest); // encoding it takes a time that is its square
     const prompt = this.tokenizer.encode(text);
     const around = chat ? [this.ids.length ? chat[1] : chat[0], chat[2]] : ["", ""];
     const [start, end] = around.map((part) => (part ? this.tokenizer.encode(part, true) : []));
@@ -56,7 +57,7 @@ export class Writer {
 
   /** Read the same tokens up to the last answer, without those at these positions. */
   *without(leftOut) {
-    const end = this.kinds.lastIndexOf("special") + 1 || this.kinds.lastIndexOf("prompt") + 1;
+    const end = 1 + Math.max(...["special", "prompt"].map((kind) => this.kinds.lastIndexOf(kind)));
     const other = new Writer(this.model, this.tokenizer, this.page);
     for (let m = 0; m < end; m++)
       if (!leftOut.includes(m)) yield* other.#read([this.ids[m]], this.kinds[m]);
