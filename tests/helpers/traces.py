@@ -7,7 +7,7 @@ from mlx_gateloop.watch.layer import Columns, Layer
 
 
 def trace_with(columns, window=1000, max_bytes=64 << 20, at_once=64):
-    layers = [Layer(f"layers.{layer}", "gate loop") for layer in range(columns.shape[1])]
+    layers = [Layer(f"layers.{layer}.x", "test") for layer in range(columns.shape[1])]
     trace = Trace(layers, max_bytes, window)
     for at in range(0, columns.shape[2], at_once):
         part = columns[:, :, at : at + at_once].astype(np.float32)

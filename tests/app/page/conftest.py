@@ -4,11 +4,9 @@ import asyncio
 
 import numpy as np
 import pytest
+from helpers.traces import trace_with
 from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.page.updates import MAX_COLUMNS, Updates
-
-from mlx_gateloop.watch.layer import Columns, Layer
-from mlx_gateloop.watch.trace import Trace
 
 LONG = 2 * MAX_COLUMNS + 500
 
@@ -24,23 +22,13 @@ def updates(engine):
     return Updates(engine.recorded)
 
 
-@pytest.fixture(scope="session")
-def make_trace():
-    """Traces of decays of each layer `[tokens, channels]`."""
-
-    def make(rates, memory=1 << 20):
-        trace = Trace([Layer(f"layers.{i}.x", "test") for i in range(len(rates))], memory, 64)
-        reads = [rate[:, :, None] for rate in rates]
-        trace.append(
-            [Columns(r, 0.1 * r, {"query": q, "key": q}) for r, q in zip(rates, reads, strict=True)]
-        )
-        return trace
-
-    return make
+def make_trace(rates, memory=1 << 20):
+    """A trace of decays of each layer `[tokens, channels]`."""
+    return trace_with(np.stack([rates, 0.1 * rates, rates, rates]), 64, memory, len(rates[0]))
 
 
 @pytest.fixture
-def run(engine, make_trace):
+def run(engine):
     run = Run("tiny")
     run.trace = make_trace(np.random.default_rng(0).random((2, LONG, 3), np.float32))
     run.pieces += [Token(str(n), n, "answer", (("x", 0.5),)) for n in range(LONG)]

@@ -11,7 +11,7 @@ from mlx_gateloop.app.page.updates import MAX_COLUMNS
 
 from mlx_gateloop.generate import Sampling
 
-from .conftest import LONG
+from .conftest import LONG, make_trace
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_a_row_is_that_of_the_trace(ask, engine, finished):
     assert len(row["candidates"]) == 8
 
 
-def test_tokens_in_groups_have_no_query(ask, run, make_trace):
+def test_tokens_in_groups_have_no_query(ask, run):
     run.trace = make_trace(np.random.default_rng(0).random((2, LONG, 3), np.float32), memory=60_000)
     row = ask("row", run.id, 0, LONG - 1)
     for name in ("retention", "full"):

@@ -19,7 +19,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 from mlx_gateloop.watch.trace import Trace
 
-from .conftest import LONG
+from .conftest import LONG, make_trace
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_page_gets_a_long_run_in_parts(ask, run):
     assert (values(other["columns"], 2, 3) == run.trace.columns(0)[MAX_COLUMNS:][:1024]).all()
 
 
-def test_resets_are_those_of_the_trace_whichever_layer_is_shown(ask, run, make_trace):
+def test_resets_are_those_of_the_trace_whichever_layer_is_shown(ask, run):
     rates = np.full((2, LONG, 4), 0.01, np.float32)
     rates[0, [7, 300, LONG - 1], :2] = 5  # a quarter of all channels, in one layer
     rates[1, 9, :1] = 5
@@ -61,7 +61,7 @@ def test_resets_are_those_of_the_trace_whichever_layer_is_shown(ask, run, make_t
         assert np.flatnonzero(bits).tolist() == [7, 300, LONG - 1]
 
 
-def test_wide_layers_and_long_runs_are_sent_in_parts_and_groups(ask, run, make_trace, monkeypatch):
+def test_wide_layers_and_long_runs_are_sent_in_parts_and_groups(ask, run, monkeypatch):
     monkeypatch.setattr(updates_module, "MAX_BYTES", 6 * 100)
     answer = ask(run.id, 0, 0, 0)
     assert len(values(answer["columns"], 2, 3)) == 100
