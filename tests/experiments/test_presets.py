@@ -7,7 +7,6 @@ from helpers.errors import refusal
 from helpers.experiments import RUNNING_SUM
 
 from mlx_gateloop.configuration import read_json
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.model.lm import PRESETS as MODELS
@@ -79,8 +78,7 @@ RATE = {"optimizer.learning_rate": 0.5}
     ({"settings": {"task.at_resets": "unasked", "task.resets": 64}}, "training .* no targets"),
 ])  # fmt: skip
 def test_wrong_arguments(arguments, words):
-    with pytest.raises(InputError, match=words):
-        RUNNING_SUM.changed_by(**arguments).make_task()
+    assert re.search(words, refusal(lambda: RUNNING_SUM.changed_by(**arguments).make_task()))
 
 
 @pytest.mark.parametrize(("change", "words"), [
@@ -92,8 +90,8 @@ def test_a_file_that_no_experiment_wrote(tmp_path, change, words):
     file = tmp_path / "experiment.json"
     RUNNING_SUM.save(file)
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(InputError, match=f"^{re.escape(str(file))}: .*{words}"):
-        Experiment.read(read_json(file), file)
+    line = refusal(Experiment.read, read_json(file), file)
+    assert re.match(f"{re.escape(str(file))}: .*{words}", line)
 
 
 def test_every_draw_has_other_samples_and_the_first_is_the_tasks_own():

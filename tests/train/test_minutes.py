@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import mlx.nn as nn
 import pytest
+from helpers.commands import fails
 from helpers.errors import refusal
 from helpers.training import same_arrays, tiny_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_gateloop import cli
 from mlx_gateloop.train import TrainConfig, minutes, train
 from mlx_gateloop.train.loop import Run
 from mlx_gateloop.train.minutes import PIECES, Pace, choose, predicted_loss
@@ -165,12 +165,11 @@ def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):
     assert "give more text" in refusal(choose, str(file), 1, {}, monotonic())
     words = ["train", "--data", str(text_file), "--minutes", "1", "--config", "demo"]
     for more in ([], ["--resume"]):
-        assert cli.main([*words, "--out", str(tmp_path / "out"), *more]) == 2
-        assert "--minutes: chooses alone" in capsys.readouterr().err
-    assert cli.main([*words[:-2], "--out", str(tmp_path / "none"), "--resume"]) == 2
-    assert "--minutes" not in capsys.readouterr().err  # config.yaml has the plan
-    assert cli.main([*words[:-2], "--out", str(tmp_path)]) == 2
-    assert "already holds other files" in capsys.readouterr().err
+        line = fails(capsys, *words, "--out", str(tmp_path / "out"), *more)
+        assert "--minutes: chooses alone" in line
+    line = fails(capsys, *words[:-2], "--out", str(tmp_path / "none"), "--resume")
+    assert "--minutes" not in line  # config.yaml has the plan
+    assert "already holds other files" in fails(capsys, *words[:-2], "--out", str(tmp_path))
     ticks = count(0, 30)
     monkeypatch.setattr(minutes.time, "monotonic", lambda: next(ticks))
     bytes_ = {"tokenizer.kind": "bytes"}
