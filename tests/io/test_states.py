@@ -102,20 +102,18 @@ def test_a_saved_model_takes_the_states_of_before(tokenizer, tmp_path):
 
 
 def test_a_state_that_read_nothing_is_refused(tokenizer, tmp_path):
+    path = tmp_path / "new.state"
     for options in MODELS.values():
         model = tiny_model(**options)
         empty = gl.State(model.make_cache())
-        line = refusal(gl.write_state, tmp_path / "new.state", empty, model, tokenizer)
-        assert "the state is empty" in line
+        assert "the state is empty" in refusal(gl.write_state, path, empty, model, tokenizer)
         assert "tokens: expected ids from 0" in refusal(empty.read, model, [1, -1])
         assert "a folder" in refusal(gl.write_state, tmp_path, has_read(model), model, tokenizer)
         model(tokens(3, batch=2), empty.cache)
-        line = refusal(gl.write_state, tmp_path / "new.state", empty, model, tokenizer)
-        assert "several texts" in line
+        assert "several texts" in refusal(gl.write_state, path, empty, model, tokenizer)
         unknown = has_read(ruined(model))
-        line = refusal(gl.write_state, tmp_path / "new.state", unknown, model, tokenizer)
-        assert "the state is not finite" in line
-        assert not (tmp_path / "new.state").exists()
+        assert "the state is not finite" in refusal(gl.write_state, path, unknown, model, tokenizer)
+        assert not path.exists()
 
 
 def test_the_state_of_a_deep_model_has_many_indices(tokenizer, tmp_path):
