@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.experiments import cells
-from helpers.training import TINY_EXPERIMENT, press_ctrl_c
+from helpers.training import TINY_EXPERIMENT, interrupted
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.cli import main
@@ -14,7 +14,6 @@ from mlx_gateloop.experiments.ablations import ABLATIONS, OURS, run_ablations
 from mlx_gateloop.experiments.measure import interval
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.results import read_runs
-from mlx_gateloop.train import Interrupted
 
 SOME = (OURS, "post-norm")
 FOLLOWING = {"model.intermediate_size", "model.num_outputs"}
@@ -77,12 +76,11 @@ def test_what_cannot_be_trained_is_refused_before_anything(tmp_path, settings, r
     assert not (tmp_path / "out").exists()
 
 
-def test_a_resumed_run_keeps_what_is_finished_a_new_one_needs_a_folder(tmp_path, monkeypatch):
+def test_a_resumed_run_keeps_what_is_finished_a_new_one_needs_a_folder(tmp_path):
     arguments = tmp_path / "out", TINY_EXPERIMENT, 1
-    with monkeypatch.context() as patch:
-        press_ctrl_c(patch, SampleBatches, 15)  # the third run: the second ablation
-        with pytest.raises(Interrupted, match="continue with the same command and --resume"):
-            run_ablations(*arguments)
+    # in the third run: of the second ablation
+    line = interrupted(SampleBatches, 15, run_ablations, *arguments)
+    assert "continue with the same command and --resume" in line
     assert list(rows(arguments[0]))[-1] == ABLATIONS[OURS][0]
     assert "already holds something" in refusal(run_ablations, *arguments)
     first = (arguments[0] / OURS / "runs" / "fixed-0" / "log.jsonl").read_bytes()

@@ -9,7 +9,7 @@ from experiments.conftest import MODELS
 from helpers.errors import refusal
 from helpers.experiments import names, raw_results, results, tiny, tuned
 from helpers.training import TINY_EXPERIMENT as TINY
-from helpers.training import press_ctrl_c, same_arrays
+from helpers.training import interrupted, press_ctrl_c, same_arrays
 
 from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.errors import InputError
@@ -26,20 +26,18 @@ MADE = tuned(models=MODELS)
 LAST = "checkpoints/last.safetensors"
 
 
-def interrupted(monkeypatch, number, experiment, out):
+def interrupt(number, experiment, out):
     """Press Ctrl-C in the batch of that number, of all runs."""
-    with monkeypatch.context() as patch:
-        press_ctrl_c(patch, SampleBatches, number)
-        with pytest.raises(Interrupted, match="continue with the same command"):
-            run_experiment(experiment, out, resume=out.exists())
+    line = interrupted(SampleBatches, number, run_experiment, experiment, out, out.exists())
+    assert "continue with the same command" in line
 
 
-def test_a_resumed_experiment_is_the_uninterrupted_one(tmp_path, monkeypatch):
+def test_a_resumed_experiment_is_the_uninterrupted_one(tmp_path):
     """After Ctrl-C, and after a kill, which leaves no record."""
     run_experiment(tiny(), tmp_path / "straight")
     out = tmp_path / "parts"
     for number, steps in ((9, 3), (2, 5)):  # the third and fifth step of the second run
-        interrupted(monkeypatch, number, tiny(), out)
+        interrupt(number, tiny(), out)
         found = [(r["model"], r["steps"]) for r in results(out)]
         assert found == [("data_controlled", 6), ("fixed", steps)]
     assert "**of 6**" in (out / "results.md").read_text()
@@ -54,10 +52,10 @@ def test_a_resumed_experiment_is_the_uninterrupted_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(made, tmp_path, monkeypatch):
+def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(made, tmp_path):
     out = tmp_path / "parts"
     for number in (7, 12):  # in a trial, and in the last step of one
-        interrupted(monkeypatch, number, MADE, out)
+        interrupt(number, MADE, out)
     run_experiment(MADE, out, resume=True)
     files = sorted(path.relative_to(out) for path in out.rglob("last.safetensors"))
     assert len(files) == 12
@@ -68,7 +66,7 @@ def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(made, tmp_path, mo
 def test_ctrl_c_in_the_last_step_of_a_run(tmp_path, monkeypatch):
     """It ends the experiment before its next run, and has no effect in the last one."""
     experiment, out = tiny(seeds=1), tmp_path / "out"
-    interrupted(monkeypatch, 6, experiment, out)
+    interrupt(6, experiment, out)
     assert [(r["steps"], r["finished"]) for r in results(out)] == [(6, True)]
     press_ctrl_c(monkeypatch, SampleBatches, 6)
     run_experiment(experiment, out, resume=True)

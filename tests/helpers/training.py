@@ -6,8 +6,9 @@ import signal
 from itertools import count
 
 import mlx.core as mx
+import pytest
 
-from mlx_gateloop.train import TrainConfig
+from mlx_gateloop.train import Interrupted, TrainConfig
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
 
@@ -56,6 +57,15 @@ def press_ctrl_c(monkeypatch, batches, number, times=1):
         return original(self, epoch, index)
 
     monkeypatch.setattr(batches, "batch", batch)
+
+
+def interrupted(batches, number, call, *arguments, times=1, **options):
+    """Return the line with which Ctrl-C in the batch of a number ends a call."""
+    with pytest.MonkeyPatch.context() as patch:
+        press_ctrl_c(patch, batches, number, times)
+        with pytest.raises(Interrupted) as error:
+            call(*arguments, **options)
+    return str(error.value)
 
 
 def same_arrays(one, other):

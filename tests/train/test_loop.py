@@ -10,13 +10,13 @@ import mlx.core as mx
 import pytest
 from helpers.errors import refusal
 from helpers.experiments import names
-from helpers.training import press_ctrl_c, same_arrays, tiny_run
+from helpers.training import interrupted, same_arrays, tiny_run
 from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.data import Batches
 from mlx_gateloop.io.files import locked
-from mlx_gateloop.train import Interrupted, TrainConfig, train
+from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.checkpoint import read_header, read_newest
 from mlx_gateloop.train.loop import MAX_SKIPPED_IN_A_ROW
 from mlx_gateloop.train.optimizer import cosine_with_warmup
@@ -117,15 +117,13 @@ def test_output_directory_is_a_model_with_its_run(tmp_path, text_file, out):
     {"carry_state": True, "sequence_chunk": 20, "model__dropout": 0},
     {"carry_state": True, "model__conv_size": 3, "model__dropout": 0, "dtype": "bfloat16"},
 ], ids=["bytes", "bfloat16", "sentencepiece", "muon", "carried", "carried bfloat16"])  # fmt: skip
-def test_ctrl_c_and_resume_is_the_whole_run(tmp_path, run, out, monkeypatch, changes, straight):
+def test_ctrl_c_and_resume_is_the_whole_run(tmp_path, run, out, changes, straight):
     if changes:
         straight = tmp_path / "straight"
         run(straight, **changes)
     for number, pressed in ((5, 1), (3, 3)):  # between checkpoints and log records
-        with monkeypatch.context() as patch:
-            press_ctrl_c(patch, Batches, number, pressed)
-            with pytest.raises(Interrupted, match=r"interrupted at step \d+ of 12.*--resume"):
-                run(resume=number == 3, **changes)
+        line = interrupted(Batches, number, run, times=pressed, resume=number == 3, **changes)
+        assert re.search(r"interrupted at step \d+ of 12.*--resume", line)
         if number == 5 and not changes:  # a log line after the checkpoint, and half of one
             with (out / "log.jsonl").open("a") as file:
                 file.write('{"step": 6, "loss": 1.0}\n{"step": 7, "lo')
@@ -154,19 +152,15 @@ def test_float16_skips_overflows_and_resumes_exactly(tmp_path, run, out, monkeyp
     rates = [schedule(step) for step in range(16)]
     assert [record["learning_rate"] for record in records] == pytest.approx(rates)
 
-    with monkeypatch.context() as patch:
-        press_ctrl_c(patch, Batches, 10)
-        with pytest.raises(Interrupted):
-            run(**changes)
+    interrupted(Batches, 10, run, **changes)
     run(resume=True, **changes)
     assert_same_run(tmp_path / "straight", out)
 
 
 def test_interrupted_before_any_validation_leaves_a_trained_model(run, out, monkeypatch, capsys):
     monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: 1 / 0)
-    press_ctrl_c(monkeypatch, Batches, 1)
-    with pytest.raises(Interrupted, match=r"step 1 of 12.*--resume"):
-        run(log_every=10)
+    line = interrupted(Batches, 1, run, log_every=10)
+    assert re.search(r"step 1 of 12.*--resume", line)
     assert "curves.png: not drawn: division by zero" in capsys.readouterr().err
     assert (out / "log.jsonl").read_text() == ""
     last, saved = (mx.load(str(out / name)) for name in (LAST, "model.safetensors"))

@@ -8,14 +8,14 @@ from helpers.errors import refusal
 from helpers.family import save_family_model
 from helpers.models import save_tiny_model, tiny_model
 from helpers.recurrent import save_recurrent_model
-from helpers.training import press_ctrl_c, same_arrays, tiny_run
+from helpers.training import interrupted, same_arrays, tiny_run
 from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.data import Batches
 from mlx_gateloop.data.packing import DocumentBatches
 from mlx_gateloop.tokenizer import byte_tokenizer
-from mlx_gateloop.train import Interrupted, train
+from mlx_gateloop.train import train
 from mlx_gateloop.train.lora import add_lora, save_lora
 
 SAVE = {
@@ -31,7 +31,7 @@ TUNE |= {"eval_every": 3, "optimizer__learning_rate": 3e-3}
 @pytest.mark.parametrize(("name", "rank"), [
     ("gateloop", 2), ("gateloop", None), ("gla", 2), ("mamba2", None), ("recurrent_gemma", 2),
 ])  # fmt: skip
-def test_tuning_is_resumed_bit_for_bit(name, rank, tmp_path, monkeypatch, without_pictures):
+def test_tuning_is_resumed_bit_for_bit(name, rank, tmp_path, without_pictures):
     start, straight, out = (tmp_path / name for name in ("start", "straight", "out"))
     SAVE[name](start)
     (start / "generation_config.json").write_text('{"eos_token_id": [5, 7]}')
@@ -43,10 +43,8 @@ def test_tuning_is_resumed_bit_for_bit(name, rank, tmp_path, monkeypatch, withou
     losses = [r["validation_loss"] for r in records if "validation_loss" in r]
     assert losses[-1] < losses[0] - 0.1
     assert result.best_loss == min(losses)
-    with monkeypatch.context() as patch:
-        press_ctrl_c(patch, Batches if config.data.packed else DocumentBatches, 5)
-        with pytest.raises(Interrupted):
-            train(config, str(texts), out)
+    batches = Batches if config.data.packed else DocumentBatches
+    interrupted(batches, 5, train, config, str(texts), out)
     start = start.rename(tmp_path / "moved")
     config = tiny_run(**TUNE, weights=str(start), lora_rank=rank)
     train(config, str(texts), out, resume=True)
