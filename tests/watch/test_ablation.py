@@ -15,10 +15,7 @@ from mlx_gateloop.watch import ablation
 
 RECURRENT = ("gla", "hgrn2", "mamba2", "mamba", "falcon_mamba", "rwkv7")
 LENGTH = 21  # more than a block of rows
-
-
-def ids():
-    return np.array(tokens(LENGTH))[0]
+TEXT = np.array(tokens(LENGTH))[0]
 
 
 def log_probabilities(logits, following):
@@ -40,7 +37,7 @@ def masked(model, text, left_out):
 
 @pytest.mark.parametrize("name", sorted(VARIANTS.keys() - {"convolution"}))
 def test_depends_is_a_masked_run_for_each_token(name):
-    model, text = tiny_model(**VARIANTS[name]), ids()
+    model, text = tiny_model(**VARIANTS[name]), TEXT
     losses = gl.watch.depends(model, text)
     assert losses.dtype == np.float32
     assert losses.shape == (LENGTH, LENGTH - 1)
@@ -53,7 +50,7 @@ def test_depends_is_a_masked_run_for_each_token(name):
 def test_depends_of_other_models_is_reading_the_others(name):
     is_ours = name not in RECURRENT
     model = tiny_model(**(VARIANTS | GROWING)[name]) if is_ours else recurrent_model(name)
-    text = ids()
+    text = TEXT
 
     def read(positions):  # log probabilities of the tokens after these positions
         logits = model(mx.array(text[None, positions]))
@@ -69,7 +66,7 @@ def test_depends_of_other_models_is_reading_the_others(name):
 
 @pytest.mark.parametrize("name", ["paper", "heads", "lucidrains"])
 def test_tokens_of_a_word_are_left_out_together(name):
-    model, text = tiny_model(**VARIANTS[name]), ids()
+    model, text = tiny_model(**VARIANTS[name]), TEXT
     groups = [[3, 4, 5], [0], [18, 9], [19], [8, 20], [20]]
     losses = gl.watch.depends(model, text, groups)
     expected = masked(model, text, []) - [masked(model, text, group) for group in groups]
@@ -79,7 +76,7 @@ def test_tokens_of_a_word_are_left_out_together(name):
 
 @pytest.mark.parametrize("name", ["paper", "heads", "convolution", "softmax", "attention"])
 def test_without_is_the_state_after_the_other_tokens(name):
-    model, text = tiny_model(**(VARIANTS | GROWING)[name]), ids()
+    model, text = tiny_model(**(VARIANTS | GROWING)[name]), TEXT
     left_out = [0, 4, 5, 17]
     cache = gl.watch.without(model, text[:-1], left_out)
     logs = np.array(model(mx.array(text[None, -1:]), cache))[0, 0]
@@ -96,7 +93,7 @@ def test_no_token_is_left_out_of_attention_beside_a_recurrence_or_of_rotary_posi
 
 @pytest.mark.parametrize("since", [0, 1, 17, LENGTH - 2])
 def test_columns_that_are_not_asked_for_change_nothing(since):
-    model, text = tiny_model(), ids()
+    model, text = tiny_model(), TEXT
     for groups in (None, [[3, 4, 18], [19], [0], [20]]):
         whole = gl.watch.depends(model, text, groups)
         part = gl.watch.depends(model, text, groups, since=since)
@@ -107,7 +104,7 @@ def test_columns_that_are_not_asked_for_change_nothing(since):
 @pytest.mark.parametrize("since", [0, LENGTH - 2])
 @pytest.mark.parametrize(("limit", "size"), [("TOKENS", 1), ("LOGITS", SIZES["vocab_size"])])
 def test_others_take_their_turns_after_each_small_pass(monkeypatch, limit, size, since):
-    model, text = tiny_model(), ids()
+    model, text = tiny_model(), TEXT
     whole = gl.watch.depends(model, text, since=since)
     monkeypatch.setattr(ablation, limit, ablation.ROWS * size)
     passes, call = [], type(model).__call__
@@ -126,9 +123,9 @@ def test_others_take_their_turns_after_each_small_pass(monkeypatch, limit, size,
 
 def test_dropout_is_off_and_comes_back():
     model = tiny_model(dropout=0.5)
-    expected = gl.watch.depends(model, ids())
+    expected = gl.watch.depends(model, TEXT)
     model.train()
-    assert np.array_equal(gl.watch.depends(model, ids()), expected)
+    assert np.array_equal(gl.watch.depends(model, TEXT), expected)
     assert model.training
 
 

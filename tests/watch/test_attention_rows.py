@@ -10,10 +10,7 @@ import mlx_gateloop as gl
 from mlx_gateloop.watch.attention_rows import shares_from, state_norms
 
 LENGTH = 23
-
-
-def ids(length=LENGTH):
-    return np.array(tokens(length))[0]
+TEXT = np.array(tokens(LENGTH))[0]
 
 
 def made(name):
@@ -48,7 +45,7 @@ def states_of_single_tokens(model, text):
 
 @pytest.mark.parametrize("name", ["paper", "heads", "real", "lucidrains", "no key", "retnet", "s5"])
 def test_the_share_of_a_token_is_that_of_its_state_alone(name):
-    model, text = made(name), ids(9)
+    model, text = made(name), TEXT[:9]
     norms = states_of_single_tokens(model, text)
     expected = (norms / np.sqrt((norms**2).sum(1, keepdims=True))).mean(0)
     for n, shares in enumerate(gl.watch.trace_of(model, text).retentions()):
@@ -64,7 +61,7 @@ def test_all_rows_in_one_pass_are_those_of_each_token(name):
     model = made(name)
     for start, window in [(0, 50), (9, 50), (0, 8), (9, 8), (22, 8), (0, 0)]:
         with gl.watch.recording(model, window=window) as recorder:
-            mx.eval(model(mx.array(ids()[None])))
+            mx.eval(model(mx.array(TEXT[None])))
         trace = recorder.trace
         rows = list(trace.retentions(start))
         assert [len(row) for row in rows] == list(range(1, LENGTH - start + 1))
