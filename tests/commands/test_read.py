@@ -18,7 +18,9 @@ BOOK = "".join(f"Line {n} of the buch, größer than before.\n" for n in range(4
 
 
 @pytest.fixture(autouse=True)
-def blocks(monkeypatch):
+def book(work, monkeypatch):
+    """A book, which is read in small blocks."""
+    (work / "book.txt").write_text(BOOK)
     monkeypatch.setattr(read, "BLOCK", 100)
     monkeypatch.setattr(read, "TOKENS", 30)
 
@@ -67,7 +69,6 @@ def test_a_folder_is_read_in_order_and_standard_input_at_once(model, work, monke
 
 @pytest.mark.parametrize(("after", "code"), [(1, 130), (2, 130), (5, 130), (12, 2)])
 def test_an_interrupted_reading_is_resumed(model, work, capsys, monkeypatch, after, code):
-    (work / "book.txt").write_text(BOOK)
     passes = iter(range(1, 1000))
     whole = gl.State.read
 
@@ -105,7 +106,6 @@ def test_a_text_that_has_grown_is_read_on(model, work, capsys):
 
 @pytest.mark.parametrize("read_on", [False, True])
 def test_a_tuned_state_is_no_reading_to_resume(model, work, capsys, read_on):
-    (work / "book.txt").write_text(BOOK)
     loaded = gl.load("model")
     (read := gl.State(loaded[0].make_cache())).read(loaded[0], [7, 8, 9])
     gl.write_state("book.state", read if read_on else gl.State(read.cache), *loaded)
@@ -138,7 +138,6 @@ def test_what_is_no_text_ends_with_what_was_read(model, work, capsys):
 
 
 def test_generate_goes_on_from_a_state(model, work, capsys):
-    (work / "book.txt").write_text(BOOK)
     assert reads("book.txt") == 0
     argv = ["generate", "--model", "model", "--temperature", "0", "--max-tokens", "12"]
     state, texts = ["--state", "book.state"], []
