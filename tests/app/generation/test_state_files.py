@@ -58,29 +58,24 @@ def test_a_text_continues_a_state(folder, make_engine, finished, is_dropped):
         assert 0 < run.trace.left(run.starting) < 1  # its last tokens are in `earlier`
 
 
-@pytest.fixture
-def speaker(tmp_path):
-    """A model that writes letters, and two tuned states of it."""
+def test_a_conversation_and_its_branches_begin_from_a_tuned_state(tmp_path, make_engine, finished):
+    """Of a model that writes letters, which has two tuned states."""
     tokenizer = chat_tokenizer()
     model = tiny_model(0, vocab_size=len(tokenizer), longest_half_life=1000)
     model.lm_head.bias = mx.zeros(len(tokenizer)).at[mx.array(tokenizer.encode("abcdefgh"))].add(50)
     gl.save(model, tokenizer, tmp_path / "speaker")
     for name in ("calm", "wild"):
         save_state(tmp_path / "speaker", name, name * 9, tuned=True)
-    return tmp_path
-
-
-def test_a_conversation_and_its_branches_begin_from_a_tuned_state(speaker, make_engine, finished):
-    engine = make_engine(speaker)
+    engine = make_engine(tmp_path)
     calm, wild = (given_file(f"{name}.state", engine.models) for name in ("calm", "wild"))
-    model, tokenizer = gl.load(speaker / "speaker")
+    model, tokenizer = gl.load(tmp_path / "speaker")
 
     def answer(messages, state, conversation="c"):
         options = Sampling(temperature=0), 12, True, conversation
         return finished(engine.submit("speaker", messages, *options, state=state))
 
     def expected(messages, name):
-        state = gl.read_state(speaker / f"{name}.state", model, tokenizer)
+        state = gl.read_state(tmp_path / f"{name}.state", model, tokenizer)
         return "".join(stream(model, tokenizer, messages, GREEDY, max_tokens=12, state=state))
 
     one = [{"role": "user", "content": "one"}]
