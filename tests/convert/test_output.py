@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import pytest
-from helpers.checkpoints import contents, old_model, refused, run
+from helpers.checkpoints import BYTES, contents, old_model, refused, run
 from mlx_gateloop.convert import from_source
 from mlx_gateloop.convert.plan import Plan
-
-BYTES = ["--tokenizer", "bytes"]
 
 
 def test_force_replaces_models_only(tmp_path, source, out, capsys):

@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from helpers.checkpoints import refused, run, torch
+from helpers.checkpoints import BYTES, refused, run, torch
 from safetensors.torch import save_file
 
-BYTES = ["--tokenizer", "bytes"]
 OUT_WEIGHT = "layers.1.0.fn.to_out.weight"
 QKV = "layers.0.0.fn.to_qkv.weight"
 

@@ -7,6 +7,7 @@ from mlx_gateloop.convert.__main__ import main
 
 from .commands import fails
 
+BYTES = ["--tokenizer", "bytes"]
 SIZES = {"num_tokens": 262, "dim": 32, "depth": 2, "ff_mult": 2}  # as many tokens as `bytes` has
 torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
 FILES = {"README.md", "config.json", "gateloop.py", "generation_config.json", "model.safetensors"}
