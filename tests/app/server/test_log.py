@@ -15,16 +15,12 @@ def logger(caplog):
     caplog.handler.removeFilter(first)
 
 
-def fail(logger, number):
-    try:
-        raise KeyError(number)
-    except KeyError:
-        logger.exception("failed")
-
-
 def test_each_error_is_logged_once(logger, caplog):
     for number in range(50):
-        fail(logger, number)
+        try:
+            raise KeyError(number)
+        except KeyError:
+            logger.exception("failed")
         logger.error("no space\n%s", number)
         logger.error("of model %s", number % 2)
     lines = [record.getMessage().split("\n")[0] for record in caplog.records]
