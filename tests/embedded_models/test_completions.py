@@ -20,21 +20,16 @@ def drawn():
     return completions.chosen([FILE], 5)
 
 
-def writing(*texts):
-    """A writer of given texts, one after another; a text of `LIMIT` tokens is cut off."""
+def test_a_row_counts_what_is_accepted(drawn):
+    texts = ["    return 1\n\nx", "    return (\n\nx", '    """Do."""\n', "    y = 1\n...", "x"]
     remaining = iter(texts)
 
-    def writer(prompt, seed, speed):
+    def writer(prompt, seed, speed):  # a text of `LIMIT` tokens is cut off
         text = next(remaining)
         speed.tokens = completions.LIMIT if text.endswith("...") else 1
         yield from text.removesuffix("...")
 
-    return writer
-
-
-def test_a_row_counts_what_is_accepted(drawn):
-    texts = ["    return 1\n\nx", "    return (\n\nx", '    """Do."""\n', "    y = 1\n...", "x"]
-    written = completions.write(drawn, writing(*texts))
+    written = completions.write(drawn, writer)
     assert [result.accepted for result in written] == [True, False, True, False, False]
     assert [result.finished for result in written] == [True, True, True, False, True]
     shown = completions.row("a", "1.5", written, "2")[1:]
