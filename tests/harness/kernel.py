@@ -81,7 +81,11 @@ class Kernel:
             pytest.skip(f"kernels cannot run on this CPU: {reason}")
         operator = mx.custom_function(lambda *arrays: tuple(self._run(arrays, **options)))
         for rule in ("vjp", "jvp", "vmap"):
-            getattr(operator, rule)(_missing(rule))
+
+            def missing(*_, rule=rule):
+                raise ValueError(f"[Primitive::{rule}] Not implemented for CustomKernel.")
+
+            getattr(operator, rule)(missing)
         return list(operator(*(x if isinstance(x, mx.array) else mx.array(x) for x in inputs)))
 
     def _run(self, inputs, *, grid, threadgroup, output_shapes, output_dtypes, template=()):
@@ -136,10 +140,3 @@ class Kernel:
 
 
 metal_kernel, cuda_kernel = partial(Kernel, "metal"), partial(Kernel, "cuda")
-
-
-def _missing(rule):
-    def fail(*_):
-        raise ValueError(f"[Primitive::{rule}] Not implemented for CustomKernel.")
-
-    return fail
