@@ -20,7 +20,6 @@ from helpers.mlx_lm_server import serving, text_of
 
 import mlx_gateloop as gl
 
-DEMO = Path(__file__).parents[2] / "app" / "embedded_models" / "demo"
 PROMPT = "What does str.split do?"
 TRUST = "--trust-remote-code"
 COUNT = 12
@@ -29,7 +28,7 @@ COUNT = 12
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     path = tmp_path_factory.mktemp("standalone") / "demo"
-    gl.save(*gl.load(DEMO), path)
+    gl.save(*gl.load("demo"), path)
     return path
 
 
