@@ -57,7 +57,7 @@ def test_dtypes_are_kept_or_cast(tmp_path, state, out, dtype, how):
     assert f"| weights | {dtype}" in (out / "README.md").read_text()
 
 
-def test_quantized_with_float32_gates(tmp_path, out, capsys):
+def test_quantized_with_float32_gates(tmp_path, out):
     model = torch_model(dim=64)
     torch.save(model.state_dict(), tmp_path / "w.pt")
     flags = ["-q", "--q-bits", "8", "--q-group-size", "32"]

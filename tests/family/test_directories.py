@@ -40,7 +40,7 @@ def test_our_commands_run(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["gla_grouped", "hgrn"])
-def test_mlx_lm_quantizes_tunes_and_fuses(name, tmp_path, capsys):
+def test_mlx_lm_quantizes_tunes_and_fuses(name, tmp_path):
     save_family_model(tmp_path / "model", name)
 
     def main(*words):

@@ -50,8 +50,8 @@ def random_weight(name, shape):
     return values.astype(np.float32)
 
 
-def random_tokens(length, batch=1, seed=0):
-    random = np.random.RandomState(100 * length + seed)
+def random_tokens(length, batch=1):
+    random = np.random.RandomState(100 * length)
     return random.randint(0, COMMON["vocab_size"], (batch, length))
 
 
@@ -100,16 +100,16 @@ def standalone_copy(model):
     return copy
 
 
-def write_checkpoint(path, name, dtype=mx.float32, **options):
+def write_checkpoint(path, name, **options):
     """A directory as transformers writes it, but for the tokenizer."""
     path.mkdir(exist_ok=True)
-    weights = {k: w.astype(dtype) for k, w in family_weights(family_model(name, **options)).items()}
+    weights = family_weights(family_model(name, **options))
     mx.save_safetensors(str(path / "model.safetensors"), weights, {"format": "pt"})
     (path / "config.json").write_text(json.dumps(CONFIGS[name] | options))
     return path
 
 
-def save_family_model(path, name, dtype=mx.float32):
+def save_family_model(path, name):
     """Save a model whose answers are printable; returns it."""
     tokenizer = chat_tokenizer()
     # With the usual epsilon, the norm of an output near zero is steep, and rounding shows.
@@ -119,6 +119,5 @@ def save_family_model(path, name, dtype=mx.float32):
     is_printable = (mx.arange(len(tokenizer)) > 32) & (mx.arange(len(tokenizer)) < 127)
     head = model.lm_head.weight
     model.lm_head.weight = mx.where(is_printable[:, None], head, head[33:127].mean(0))
-    model.set_dtype(dtype)
     gl.save(model, tokenizer, path)
     return model

@@ -26,9 +26,9 @@ def case(parts, width, *, length=37, last=None, batch=2, heads=2, phases=3.0, re
     return [mx.array(x.astype(np.float32)) for x in (q[:, :, length - (last or length) :], keys, v)]
 
 
-def permitted(length, last, heads=1, batch=2):
+def permitted(length, last, heads=1):
     """A causal mask that hides two tokens in five, and all of them from the first query."""
-    mask = np.random.default_rng(7).random((batch, heads, last, length)) < 0.6
+    mask = np.random.default_rng(7).random((2, heads, last, length)) < 0.6
     mask &= np.tri(last, length, length - last, dtype=bool)
     mask[:, :, 0] = False
     return mx.array(mask)

@@ -130,7 +130,7 @@ def test_missing_and_binary_files(tmp_path):
     assert "not readable YAML" in refusal(TrainConfig.load, tmp_path / "binary.yaml")
 
 
-def test_overrides_of_sections(tmp_path):
+def test_overrides_of_sections():
     overrides = {"model": {"hidden_size": 16}, "model.dropout": 0.1, "start": "published"}
     assert TrainConfig.load(None, overrides).model == {"hidden_size": 16, "dropout": 0.1}
     assert overrides["model"] == {"hidden_size": 16}, "stays as it was given"

@@ -52,7 +52,7 @@ def test_a_conversation_is_found_by_its_title_and_its_words(saved):
     assert all(save(saved, "\U00020000" * 47)[0] in saved.names() for _ in "12")
 
 
-def test_what_another_page_has_written_is_never_written_over(saved, folder):
+def test_what_another_page_has_written_is_never_written_over(saved):
     with ThreadPoolExecutor(8) as pool:
         kept = [*pool.map(lambda n: save(saved, "mine", [dict(CHAT[0], content=n)]), "01234567")]
     names = {name for name, _ in kept}

@@ -212,7 +212,7 @@ def test_attention_alone_keeps_keys_and_values_once_and_has_nothing_to_see(other
     assert (cache._bytes, len(cache._uses)) == (0, 0)
 
 
-def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, folder, tmp_path):
+def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, tmp_path):
     chat = other_chat("qwen3_5")
     chat.say("hello")
     engine, path = chat.engine, tmp_path / "chat"
