@@ -50,13 +50,13 @@ def test_awkward_texts_come_back_and_make_no_special_tokens(tokenizer):
     assert tokenizer.encode("state") == ids_of(tokenizer, "state")  # no token is added
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=st.text())
 def test_any_text_comes_back(tokenizer, text):
     assert tokenizer.decode(ids_of(tokenizer, text)) == text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(LETTERS | st.characters(codec="utf-8")), data=st.data())
 def test_a_continuation_is_streamed_as_decode_writes_it(any_tokenizer, text, data):
     ids = any_tokenizer.encode(text + "river it is", add_special_tokens=False)
@@ -67,7 +67,7 @@ def test_a_continuation_is_streamed_as_decode_writes_it(any_tokenizer, text, dat
     assert any_tokenizer.decode(ids[:known]) + shown == any_tokenizer.decode(ids)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(ids=st.lists(st.integers(0, 255)))
 def test_any_tokens_are_streamed(any_tokenizer, ids):
     ids = [token for token in ids if token < len(any_tokenizer)]

@@ -17,7 +17,7 @@ def test_a_prompt_in_chunks_is_the_whole_prompt(model):
     close(mx.concatenate(chunks, axis=1), model(prompt))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     variant=st.sampled_from([{}, {"conv_size": 4}, *GROWING.values()]),
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import mlx.core as mx
 import pytest
 from helpers.models import GROWING, VARIANTS, tiny_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.generate import generate_step
 from mlx_lm.sample_utils import make_logits_processors
@@ -45,7 +45,6 @@ def test_text_that_repeats_takes_fewer_passes():
     assert counted.call_count < 100
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=60))
 def test_a_guess_followed_the_longest_known_ngram(tokens):
     text = Ngrams()

@@ -12,7 +12,7 @@ from mlx_lm.models.cache import trim_prompt_cache
 from mlx_gateloop.model.cache import MAX_BYTES, MIN_CALLS, CannotTrim
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     variant=st.sampled_from(list(VARIANTS.values())),
     calls=st.lists(st.integers(1, 7), min_size=1, max_size=6),

@@ -24,7 +24,7 @@ def layer(kind, outputs, width, has_bias, seed):
     return (*parts, bias if has_bias else None), exact
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, MAX_ROWS),
     width=st.sampled_from([32, 96, 320]),

@@ -20,7 +20,6 @@ PRESENT = [name for name, backend in BACKENDS.items() if backend.why_missing() i
 WAYS = [{"mode": mode} for mode in ("recurrent", "attention", "auto")]
 WAYS += [{"mode": "scan", "backend": backend} for backend in PRESENT]
 VALUES = [0.0, -0.0, 1.0, -1.0, 1e-45, 1e38, -1e38, np.inf, -np.inf, np.nan]
-bounded = partial(settings, deadline=None)
 sizes = st.integers(0, 4)
 
 
@@ -60,7 +59,7 @@ def cases(draw, special=False):
     return (q, k, v, a, h0), {"mask": mask, "reverse": draw(st.booleans())}
 
 
-@bounded(max_examples=30)
+@settings(max_examples=30)
 @given(cases())
 def test_all_ways_agree_at_any_shape_dtype_and_layout(case):
     arguments, options = case
@@ -76,7 +75,7 @@ def test_all_ways_agree_at_any_shape_dtype_and_layout(case):
     assert mx.isfinite(y).all()
 
 
-@bounded(max_examples=30)
+@settings(max_examples=30)
 @given(cases(special=True))
 def test_special_values_end_nothing_and_stay_in_their_batch(case):
     (q, k, v, a, h0), (mask, reverse) = case[0], case[1].values()
@@ -93,7 +92,7 @@ def test_special_values_end_nothing_and_stay_in_their_batch(case):
             assert mx.array_equal(mx.isfinite(got), mx.isfinite(want))
 
 
-@bounded(max_examples=30)
+@settings(max_examples=30)
 @given(st.data())
 def test_scans_of_any_shape_and_dtype_agree(data):
     shape = data.draw(st.tuples(sizes, st.sampled_from([0, 1, 2, 33])))

@@ -30,7 +30,7 @@ def score(model, tokens, length, batch_size=2, num_bytes=30, **protocol):
     return evaluate(model, Stream(np.array(tokens)), num_bytes, length, batch_size, **protocol)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(2, 60), st.integers(1, 20), st.integers(1, 5))
 def test_every_token_but_the_first_counts_once(count, length, batch_size):
     tokens = np.random.default_rng(count).integers(0, 7, count).astype(np.uint16)

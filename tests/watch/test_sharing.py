@@ -180,7 +180,7 @@ ANSWER = st.lists(st.sampled_from("abc"), max_size=8)
 
 
 @given(ANSWER, ANSWER)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_two_answers_share_is_unmarked(before, after):
     trace, other = recorded(tiny_model(), len(before) + 1), gl.watch.Counterfactual([0], after)
     kinds = ["prompt", *["answer"] * len(before)]

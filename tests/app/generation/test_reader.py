@@ -56,7 +56,7 @@ def runs(request, tmp_path_factory):
     return Runs(tmp_path_factory.mktemp("models"), request.param)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(order=st.lists(st.sampled_from(ALL), max_size=60))
 def test_runs_join_and_leave_a_batch_at_any_token(runs, order):
     started, ended = {}, set()

@@ -35,7 +35,7 @@ def at(text, begin, word):
     return text.encode("utf-16-le")[2 * begin : 2 * (begin + units(word))].decode("utf-16-le")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(TEXTS, min_size=1, max_size=4), TEXTS, st.integers(0, 200))
 def test_words_and_blanks_are_the_messages(tokenizer, texts, answer, pause):
     messages = [("system", "be brief"), *zip(["user", "assistant"] * 2, texts, strict=False)]

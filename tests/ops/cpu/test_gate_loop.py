@@ -42,7 +42,7 @@ def operator(q, k, v, *gates, backend="cpu", **options):
 
 
 @pytest.mark.parametrize("backend", ["cpu", "mlx"])
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**16),
     length=st.sampled_from([1, 2, 3, 7, 33, 63, 64, 65, 128, 130]),
@@ -247,7 +247,7 @@ def test_every_half_number_is_kept(dtype):
 
 
 @every_half
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.floats(width=32), min_size=1, max_size=64))
 def test_outputs_are_rounded_as_mlx_rounds(dtype, numbers):
     x = mx.array(np.array(numbers, np.float32))

@@ -41,7 +41,7 @@ def test_sizes_at_the_edges_of_tiles(platform, batch, length, heads, is_complex)
 
 
 @on_each_platform
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(
     seed=st.integers(0, 2**16),
     length=st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 64, 65]),
