@@ -11,10 +11,9 @@ from mlx_gateloop.cli import main
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
+def model(work):
     """A random falcon_h1 with a tokenizer and a chat template."""
-    monkeypatch.chdir(tmp_path)
-    return save_recurrent_model(tmp_path / "model", "falcon_h1")
+    return save_recurrent_model(work / "model", "falcon_h1")
 
 
 def test_watch_streams_and_leaves_trace_picture_and_page(model, capsys):
@@ -50,10 +49,9 @@ def test_a_model_that_mlx_lm_does_not_know(model, capsys):
     assert line.startswith("error: model: cannot be loaded")
 
 
-def test_a_model_that_is_not_recurrent_streams(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    save_tiny_model(tmp_path / "model", mixer="softmax", transition="none", num_heads=2)
+def test_a_model_that_is_not_recurrent_streams(work, capsys):
+    save_tiny_model(work / "model", mixer="softmax", transition="none", num_heads=2)
     assert main(["watch", "--model", "model", "--max-tokens", "3", "--out", "x"]) == 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "prompt:" not in line]
     assert line.startswith("nothing recorded, no files written: not watched: attention without")
-    assert not (tmp_path / "x").exists()
+    assert not (work / "x").exists()
