@@ -8,8 +8,8 @@ import pytest
 from experiments.conftest import MODELS
 from helpers.errors import refusal
 from helpers.experiments import names, raw_results, results, tiny, tuned
+from helpers.training import LAST, interrupted, press_ctrl_c, same_arrays
 from helpers.training import TINY_EXPERIMENT as TINY
-from helpers.training import interrupted, press_ctrl_c, same_arrays
 
 from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.errors import InputError
@@ -23,7 +23,6 @@ from mlx_gateloop.train import Interrupted
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 MADE = tuned(models=MODELS)
-LAST = "checkpoints/last.safetensors"
 
 
 def interrupt(number, experiment, out):

@@ -14,6 +14,7 @@ from mlx_gateloop.train.optimizer import make_optimizer
 
 from .models import tiny_model
 
+LAST = "checkpoints/last.safetensors"  # of a run
 TEXT = "".join(pydoc_data.topics.topics.values())
 TINY = {
     "model": {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "dropout": 0.1},

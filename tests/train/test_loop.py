@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 from helpers.errors import refusal
 from helpers.experiments import names
-from helpers.training import interrupted, same_arrays, tiny_run
+from helpers.training import LAST, interrupted, same_arrays, tiny_run
 from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop.configuration import read_json_lines
@@ -23,7 +23,6 @@ from mlx_gateloop.train.optimizer import cosine_with_warmup
 
 TIMES = {"tokens_per_second", "memory_gb", "seconds"}
 SAVED = {"last.safetensors", "previous.safetensors"}
-LAST = "checkpoints/last.safetensors"
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from helpers.errors import refusal
 from helpers.family import save_family_model
 from helpers.models import save_tiny_model, tiny_model
 from helpers.recurrent import save_recurrent_model
-from helpers.training import interrupted, same_arrays, tiny_run
+from helpers.training import LAST, interrupted, same_arrays, tiny_run
 from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop.configuration import read_json_lines
@@ -51,7 +51,7 @@ def test_tuning_is_resumed_bit_for_bit(name, rank, tmp_path, without_pictures):
     saved = "adapters.safetensors" if rank else "model.safetensors"
     settings = [(folder / "tokenizer_config.json").read_text() for folder in (straight, out)]
     assert settings[0] == settings[1]
-    for file in ("checkpoints/last.safetensors", saved):
+    for file in (LAST, saved):
         same_arrays(straight / file, out / file)
     if rank:  # nothing else is learned
         assert all(".lora_" in key for key in mx.load(str(out / saved)))

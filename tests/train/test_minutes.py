@@ -10,7 +10,7 @@ import mlx.nn as nn
 import pytest
 from helpers.commands import fails
 from helpers.errors import refusal
-from helpers.training import same_arrays, tiny_run
+from helpers.training import LAST, same_arrays, tiny_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +67,7 @@ def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without
     assert config.steps == result.steps > PIECES / 4
     assert "change both" in refusal(replace(config, steps=config.steps + 1).total_steps, 0)
     train(config, str(text_file), tmp_path / "two")
-    for name in ("model.safetensors", "checkpoints/last.safetensors"):
+    for name in ("model.safetensors", LAST):
         same_arrays(tmp_path / "one" / name, tmp_path / "two" / name)
     later = replace(config.optimizer, knots=[*config.optimizer.knots, (config.steps + 5, 0.0)])
     later = replace(config, steps=config.steps + 5, optimizer=later)  # a plan that was not saved
