@@ -31,11 +31,17 @@ demo: .venv/installed
 # Makes the embedded models again, some fifteen hours on two cores (estimate).
 embedded: .venv/installed-all
 	$(BIN)/python -m benchmarks.embedded_models.corpus runs/corpus
-	$(BIN)/python -m benchmarks.embedded_models.library runs/library
+	$(BIN)/python -m benchmarks.embedded_models.library runs/library runs/answers
 	for made in demo:corpus demo-fixed:corpus code:library; do name=$${made%:*}; \
 	  $(BIN)/gateloop train --config $$name --data runs/$${made#*:} --out runs/$$name && \
 	  $(BIN)/python -m benchmarks.embedded_models.package runs/$$name app/embedded_models/$$name || exit; \
 	done
+	cp -r runs/code runs/plain
+	sed -i.old 's/"dropout": 0.15/"dropout": 0.0/' runs/plain/config.json
+	$(BIN)/gateloop tune --model runs/plain --data runs/answers --out runs/answered --length 1024 --steps 124 \
+	  --seed 1 --set optimizer.learning_rate=0.0002 --set optimizer.state_transition_learning_rate=0.0001 \
+	  --set optimizer.warmup_steps=10
+	$(BIN)/python -m benchmarks.embedded_models.package runs/code runs/answered app/embedded_models/code
 	$(BIN)/python -m benchmarks.embedded_models.lab runs/lab app/embedded_models/lab
 
 screenshots: .venv/installed-dev

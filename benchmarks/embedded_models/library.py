@@ -1,12 +1,14 @@
 """The text of a model that writes code and answers: Python's library and its documentation.
 
-`python -m benchmarks.embedded_models.library FOLDER` writes FOLDER/train.jsonl and valid.jsonl, for
-`gateloop train --data FOLDER`. The files of `held_out` are in neither, nor is their documentation,
-except texts of less than `QUOTATION` letters. The validation part is files alone: of the
-conversations every one is read many times.
+`python -m benchmarks.embedded_models.library FOLDER ANSWERS` writes train.jsonl and valid.jsonl to
+both, for `gateloop train --data`: the text, and that of the last steps, which repeats the answers.
+The files of `held_out` are in none, nor is their documentation, except texts of less than
+`QUOTATION` letters. The validation part is files alone: of the conversations every one is read
+many times.
 """
 
 import hashlib
+import json
 import platform
 import random
 import sysconfig
@@ -15,16 +17,17 @@ from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
-from mlx_gateloop.data import Corpus, load_corpus, load_documents, texts
+from mlx_gateloop.data import Corpus, Document, load_corpus, load_documents, texts
 from mlx_gateloop.data.corpus import split
 from mlx_gateloop.errors import InputError
 
 from .arguments import check_own, errors_in_one_line, paths
 from .corpus import documents as documentation
-from .corpus import familiar, quotations, spaced, write
+from .corpus import familiar, questions, quotations, spaced, write
 
 VALIDATION = 0.03  # share of the files
 COPIES = 26  # per conversation about a familiar name; the text is read several times
+REPEATED = 12  # copies of one in the text of the last steps
 INSTALLED = {"site-packages", "dist-packages"}
 MODELS = Path(__file__).parents[2] / "app" / "embedded_models"
 # SHA-256 of the held-out files of Python 3.11.7, whose other files `code` has read.
@@ -43,6 +46,24 @@ def parts(seed: int = 0) -> Corpus:
     mixed += tests({*unseen, *texts(files.validation)})
     random.Random(seed).shuffle(mixed)
     return Corpus(mixed, files.validation)
+
+
+def answers(text: list[Document], seed: int = 1) -> list[Document]:
+    """Return the questions about familiar names `REPEATED` times, and as much of the text."""
+    chance = random.Random(seed)
+    asked: list[Document] = [
+        [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        for question, answer in questions()
+    ]
+    mixed = asked * REPEATED
+    remaining = sum(len(json.dumps(document)) for document in mixed)
+    for document in chance.sample(text, len(text)):
+        if remaining < 0:
+            break
+        remaining -= len(json.dumps(document))
+        mixed.append(document)
+    chance.shuffle(mixed)
+    return mixed
 
 
 def held_out() -> list[str]:
@@ -94,8 +115,9 @@ def unread(*directories: str | Path) -> list[str]:
 
 if __name__ == "__main__":
     with errors_in_one_line():
-        (folder,) = paths(__doc__, "folder")
-        check_own(folder, "train.jsonl", "valid.jsonl")
+        folder, last = paths(__doc__, "folder", "answers")
         corpus = parts()
-        write(folder / "train.jsonl", corpus.train)
-        write(folder / "valid.jsonl", corpus.validation)
+        for path, text in (folder, corpus.train), (last, answers(corpus.train)):
+            check_own(path, "train.jsonl", "valid.jsonl")
+            write(path / "train.jsonl", text)
+            write(path / "valid.jsonl", corpus.validation)

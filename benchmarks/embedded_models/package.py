@@ -2,13 +2,15 @@
 
     python -m benchmarks.embedded_models.package runs/demo app/embedded_models/demo
 
-The second directory is replaced if such a model is there. README.md, the model's card, is written
-by hand: it stays, and has no hash.
+The last directory is replaced if such a model is there. README.md, the model's card, is written
+by hand: it stays, and has no hash. Of several runs, each tuned from the one before, it gets the
+last one's weights, and the first one's log and configuration.
 """
 
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlx_gateloop.app.generation.files import SUMS
@@ -26,15 +28,17 @@ LOGGED = 50  # training records that are kept, beside every validation
 CARD = "README.md"
 
 
-def embed(run: Path, out: Path) -> None:
-    """Quantize a run's best weights into `out`; the state transitions stay float32."""
-    for name in ("config.yaml", "log.jsonl", "model.safetensors"):
-        if not (run / name).is_file():
-            raise InputError(f"{run}: no {name}; give the folder of a training run that has ended")
+def embed(runs: Sequence[Path], out: Path) -> None:
+    """Quantize the last run's best weights into `out`; the state transitions stay float32."""
+    run, last = runs[0], runs[-1]
+    for file in (run / "config.yaml", run / "log.jsonl", last / "model.safetensors"):
+        if not file.is_file():
+            advice = "give the folder of a training run that has ended"
+            raise InputError(f"{file.parent}: no {file.name}; {advice}")
     if not (out / SUMS).is_file():  # no model of ours, but its card may be there first
         check_own(out, CARD)
     with staged(out) as made:
-        folders = ["--hf-path", str(run), "--mlx-path", str(made)]
+        folders = ["--hf-path", str(last), "--mlx-path", str(made)]
         bits = ["-q", "--q-bits", str(BITS), "--q-group-size", str(GROUP)]
         if code := gateloop(["mlx-lm", "convert", *folders, *bits]):
             sys.exit(code)
@@ -72,4 +76,5 @@ def sums(directory: Path) -> str:
 
 if __name__ == "__main__":
     with errors_in_one_line():
-        embed(*paths(__doc__, "run", "model"))
+        *runs, model = paths(__doc__, "run", last="model")
+        embed(runs, model)

@@ -64,6 +64,16 @@ def test_it_reads_every_other_file_once_and_validates_on_files_alone(small):
     assert not any(d in ("of others", "in a folder") for d in parts.train)
 
 
+def test_the_last_steps_repeat_the_answers_beside_as_much_text(small):
+    text = library.parts().train
+    asked, again = chat("len", f"`len(x)`: {HEART}"), library.answers(text)
+    assert again.count(asked) >= library.REPEATED
+    rest = [document for document in again if document != asked]
+    assert rest
+    assert all(document in text for document in rest)
+    assert again == library.answers(text)
+
+
 def test_an_embedded_model_has_no_score_on_files_that_it_may_have_read(small, monkeypatch):
     files, _ = small
     assert library.unread("runs/mine") == [files[19]]

@@ -112,9 +112,9 @@ def test_a_model_is_replaced_and_one_that_is_too_large_is_not(run, tmp_path, mon
     monkeypatch.setattr(package, "gateloop", convert)
     with monkeypatch.context() as patch:
         patch.setattr(package, "MAX_BYTES", 100)
-        assert "bytes exceed 100; train a" in refusal(package.embed, run, out)
+        assert "bytes exceed 100; train a" in refusal(package.embed, [run], out)
     assert before == sums(out)
-    package.embed(run, out)
+    package.embed([run], out)
     assert "new" in (out / "model.safetensors").read_text()
     assert (out / "README.md").read_bytes() == (MODELS / "demo" / "README.md").read_bytes()
     assert [(out / "config.json").read_text(), (out / "gateloop.py").exists()] == ["{}", False]
@@ -125,8 +125,8 @@ def test_nothing_but_an_embedded_model_is_replaced(run, tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("kept")
     for out, words in ((file, "a file"), (run, "holds config.yaml")):
-        assert f"{words}; give a" in refusal(package.embed, run, out)
+        assert f"{words}; give a" in refusal(package.embed, [run], out)
     (run / "config.yaml").unlink()
-    assert "run: no config.yaml; give the" in refusal(package.embed, run, tmp_path / "out")
+    assert "run: no config.yaml; give the" in refusal(package.embed, [run], tmp_path / "out")
     assert sorted(path.name for path in run.iterdir()) == ["log.jsonl", "model.safetensors"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "run"]
