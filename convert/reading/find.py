@@ -200,9 +200,12 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
         holders = [key for key in map(str, tree) if _has_tensors(tree.get(key))]
         wrappers = FLAX_WRAPPERS if file.suffix == ".msgpack" else WRAPPERS
         known = [key for key in wrappers if key in holders][:1]
-        if known or wrappers is FLAX_WRAPPERS or any(isinstance(t, Stored) for t in tree.values()):
+        own = [t for t in tree.values() if isinstance(t, Stored)]
+        if known or wrappers is FLAX_WRAPPERS or own:
             holders = known + [key for key in holders if AVERAGED.search(key)]
-        if (key := _choose(holders, ema, notes)) is None:
+        if any(len(tensor.shape) > 1 for tensor in own) and not known:
+            holders.append("")  # the copy in the tree itself
+        if not (key := _choose(holders, ema, notes)):
             break
         notes += [f"took {key!r} and ignored the rest"] if len(tree) > 1 else []
         tree = tree[key]
@@ -210,6 +213,9 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
     if holders and not tensors:
         names = ", ".join(map(shown, holders[:10]))
         raise InputError(f"{file}: holds several sets of weights ({names}); save one alone")
+    other = [k for k in map(str, tree) if _has_tensors(tree.get(k)) and not AVERAGED.search(k)]
+    if other and file.suffix != ".msgpack":
+        notes.append(f"ignored {', '.join(map(shown, other[:10]))}, beside the weights")
     return tensors, notes
 
 

@@ -34,7 +34,11 @@ class FlaReference:
             path = f"model.layers.{layer}"
             x = x + mix(self._norm(x, f"{path}.attn_norm", self.args.norm_eps), f"{path}.attn")
             h = self._norm(x, f"{path}.mlp_norm", self.args.norm_eps)
-            gate, up = (self._linear(h, f"{path}.mlp.{name}_proj") for name in ("gate", "up"))
+            gate = self._linear(h, f"{path}.mlp.gate_proj")
+            if gate.shape[-1] == 2 * (inner := self.args.inner_size):  # older: both in one matrix
+                gate, up = gate[..., :inner], gate[..., inner:]
+            else:
+                up = self._linear(h, f"{path}.mlp.up_proj")
             x = x + self._linear(self._silu(gate) * up, f"{path}.mlp.down_proj")
             states.append(x)
         return states

@@ -23,7 +23,7 @@ PREFIXES += ["_orig_mod", "_forward_module", "_fsdp_wrapped_module", "module._or
 
 
 def weights(value=1.0, prefix=None, names=NAMES):
-    tensors = {name: torch.full((1,), value) for name in names}
+    tensors = {name: torch.full((1, 1), value) for name in names}
     return {f"{prefix}.{n}" if prefix else n: tensor for n, tensor in tensors.items()}
 
 
@@ -64,6 +64,9 @@ def test_shards_of_one_tensor_have_the_names_of_one_file(tmp_path, names):
 def test_tensors_outside_a_prefix_are_named(tmp_path):
     values(weights(prefix="net") | {"scale": torch.ones(1)}, tmp_path / "w.pt")
     assert "ignored 'scale', outside 'net'" in find(str(tmp_path / "w.pt")).notes
+    tree = weights() | {"optimizer": {"exp_avg": torch.ones(1)}}
+    assert values(tree, tmp_path / "w.pt") == weights()
+    assert "ignored 'optimizer', beside the weights" in find(str(tmp_path / "w.pt")).notes
 
 
 def test_a_compiled_part_has_its_name_without(tmp_path):
@@ -80,6 +83,7 @@ AVERAGED = {
     "meshgpt": {"model": weights(), "ema_model": EMA_PYTORCH | weights(5.0, "online_model")},
     "e2-tts": {"model_state_dict": weights(), "ema_model_state_dict": EMA_PYTORCH},
     "lightning": {"state_dict": weights(prefix="net") | weights(2.0, "ema.ema_model")},
+    "flat": weights() | {"ema": weights(2.0)},
     "timm": {"state_dict": weights(), "state_dict_ema": weights(2.0)},
 }
 

@@ -72,6 +72,17 @@ def test_old_checkpoints_in_shards_of_bfloat16(tmp_path):
     assert gl.load(tmp_path / "out")[0].args == family_model("gla", vocab_size=VOCABULARY).args
 
 
+def test_a_wrong_table_is_not_verified(tmp_path, monkeypatch):
+    source = write_checkpoint(tmp_path / "source", "gla", vocab_size=VOCABULARY, norm_eps=1.0)
+    weights = old_names(mx.load(str(source / "model.safetensors")))
+    mx.eval(weights)
+    mx.save_safetensors(str(source / "model.safetensors"), weights)
+    assert convert(source, tmp_path / "out", "--verify") == 0
+    turned = lambda parts: lambda array: mx.split(array, parts)[::-1]  # noqa: E731
+    monkeypatch.setattr("mlx_gateloop.convert.sources.fla.split", turned)
+    assert convert(source, tmp_path / "wrong", "--verify") == 1
+
+
 def test_the_tokenizer_beside_the_weights_is_carried_over(tmp_path):
     given = train_tokenizer([f"{n} times {n} is {n * n}." for n in range(99)], 300)
     write_transformer(tmp_path / "source", vocab_size=len(given))
