@@ -54,9 +54,4 @@ def verify_checksums(name: str, path: Path, digests: dict[str, str]) -> None:
 
 def fingerprint_of(digests: dict[str, str]) -> str:
     """Combine the SHA-256 of the files that determine a model's output."""
-    kept = {
-        name: digest
-        for name, digest in digests.items()
-        if name.endswith(".safetensors") or name in ("config.json", "tokenizer.json")
-    }
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()

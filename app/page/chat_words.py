@@ -80,7 +80,8 @@ def _compared(run: Run, other: Run | None) -> Reply:
     done, error = other.done, other.error
     before, after = (WORDS.findall(text.translate(SHOWN)) for text in (run.text, other.text))
     rest = [] if done else before[len(after) :]  # the other one still grows
-    matcher = SequenceMatcher(None, before[: len(before) - len(rest)], after, autojunk=False)
+    # Its heuristic of frequent words stays: without it repeated words take a time that is cubic.
+    matcher = SequenceMatcher(None, before[: len(before) - len(rest)], after)
     parts: dict[str, list[tuple[str, bool]]] = {"before": [], "after": []}
     for tag, first, stop, begin, end in matcher.get_opcodes():
         for side, words in (("before", before[first:stop]), ("after", after[begin:end])):

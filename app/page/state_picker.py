@@ -16,7 +16,7 @@ from .handlers import Handlers
 from .status import note
 
 DROP = (
-    "<label tabindex='0'>Drop a .state file of gateloop read or tune here, or choose one"
+    "<label tabindex='0' role='button'>Drop a .state file of gateloop read or tune, or choose one"
     "<input type='file' accept='.state' hidden></label>"
 )
 

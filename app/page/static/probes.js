@@ -34,6 +34,8 @@ export class Probes {
 
   async #look() {
     const { lens, view } = this;
+    lens.querySelector("ol").replaceChildren();
+    lens.querySelector(".appears").textContent = "";
     if (!lens.open || !(view.memory.selected > 0)) return;
     const { text } = view.pieces[view.memory.selected];
     const answer = await this.#ask(LENS);

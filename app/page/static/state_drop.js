@@ -18,7 +18,9 @@ export function attach(element, props, trigger) {
     send(target.files?.[0]);
     target.value = ""; // the same file may be chosen again
   });
-  element.addEventListener("keydown", ({ key }) => {
-    if (key === "Enter") element.querySelector("input").click();
+  element.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault(); // a space would scroll
+    element.querySelector("input").click();
   });
 }

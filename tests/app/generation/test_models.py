@@ -36,6 +36,8 @@ def test_names_and_shapes(folder, models_folder, tmp_path):
     assert loaded.model.args.hidden_size == 16
     assert loaded.fingerprint == models.fingerprint("tiny") != models.fingerprint("fixed")
     assert result(loaded.tokenizer.call("write", "answer", [], 72, [73])) == ("H", ["I"])
+    (folder / "tiny" / "chat_template.jinja").write_text("another")
+    assert models.fingerprint("tiny") != loaded.fingerprint
     assert Models([folder / "tiny"]).names() == ["tiny"]  # a root may be a model
     assert Models([folder / "tiny"]).info("tiny").layers == 2
     shutil.copytree(models_folder / "fixed", tmp_path / "mine" / "tiny")
