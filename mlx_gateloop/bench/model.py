@@ -1,6 +1,5 @@
 """`gateloop bench model`: prefill and decode of language models of equal size."""
 
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -75,9 +74,9 @@ def measure(report: Report) -> None:
     models = mlx_models()
     prompt = mx.array(tokens)
     prefills: dict[str, Run] = {n: mlx_run(_prefill, m, prompt) for n, m in models.items()}
-    one, four = prompt[:, :16], mx.repeat(prompt[:, :16], 4, 0)
-    decodes = {n: partial(_decode, m, *_read(m, one), decoded) for n, m in models.items()}
-    batches = {n: partial(_decode, m, *_read(m, four), decoded) for n, m in models.items()}
+    decodes = {n: partial(_decode, m, prompt[:, :1], decoded) for n, m in models.items()}
+    four = mx.repeat(prompt[:, :1], 4, 0)
+    batches = {n: partial(_decode, m, four, decoded) for n, m in models.items()}
     sizes = {n: (num_parameters(m), len(m.layers)) for n, m in models.items()}
     for name, (size, run) in report.others("model", tokens).items():
         sizes[name], prefills[name] = size, run
@@ -116,15 +115,8 @@ def _prefill(model: nn.Module, prompt: mx.array) -> tuple[mx.array, list[Any]]:
     return logits, [entry.state for entry in cache]
 
 
-def _read(model: nn.Module, prompt: mx.array) -> tuple[mx.array, list[Any]]:
+def _decode(model: nn.Module, token: mx.array, count: int) -> None:
     cache = model.make_cache()
-    token = mx.argmax(model(prompt, cache)[:, -1:], -1)
-    mx.eval(token, [entry.state for entry in cache])
-    return token, cache
-
-
-def _decode(model: nn.Module, token: mx.array, cache: list[Any], count: int) -> None:
-    cache = deepcopy(cache)
     for _ in range(count):
         token = mx.argmax(model(token, cache)[:, -1:], -1)
         mx.eval(token)

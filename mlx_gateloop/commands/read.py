@@ -102,9 +102,8 @@ def read_tokens(
 
     The first `skipped` bytes, with the SHA-256 `known` if that is not empty, were read before.
 
-    Blocks end after a line if they can, so that the tokens are those of the whole text, unless the
-    tokenizer joins line ends to what follows, as GPT-2's. Between two files come the tokens that
-    the tokenizer has for the end and the start of a text.
+    Blocks end after a line if they can: most tokenizers then give the tokens of the whole text.
+    Between two files come the tokens that the tokenizer has for the end and the start of a text.
     """
     from mlx_gateloop.tokenizer import plain_ids, start_ids
 

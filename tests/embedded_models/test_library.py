@@ -62,16 +62,11 @@ def test_it_reads_every_other_file_once_and_validates_on_files_alone(small):
         f"test {number}" for number, file in enumerate(files) if file not in unread
     }
     assert not any(d in ("of others", "in a folder") for d in parts.train)
-
-
-def test_the_last_steps_repeat_the_answers_beside_as_much_text(small):
-    text = library.parts().train
-    asked, again = chat("len", f"`len(x)`: {HEART}"), library.answers(text)
+    asked, again = chat("len", f"`len(x)`: {HEART}"), library.answers(parts.train)
     assert again.count(asked) >= library.REPEATED
-    rest = [document for document in again if document != asked]
-    assert rest
-    assert all(document in text for document in rest)
-    assert again == library.answers(text)
+    rest = [d for d in again if d != asked]
+    assert 0 < len(rest) < len(again)
+    assert all(d in parts.train for d in rest)
 
 
 def test_an_embedded_model_has_no_score_on_files_that_it_may_have_read(small, monkeypatch):
