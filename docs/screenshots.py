@@ -36,7 +36,10 @@ def ask(page: Page, name: str, view: str, text: str = PROMPT) -> None:
 
 def click_token(page: Page, view: str, share: float) -> None:
     spans = page.tab.locator(f"#{view}-view .text span")
-    spans.nth(int(share * spans.count())).click()
+    at = int(share * spans.count())
+    while not spans.nth(at).is_visible():  # a line end
+        at -= 1
+    spans.nth(at).click()
     page.tab.wait_for_function(f"document.querySelector('#{view}-view .gl').view.memory.row")
 
 

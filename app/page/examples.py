@@ -25,7 +25,7 @@ TEXT_EXAMPLES = dict(
 )
 FIRST = 8  # tokens of an answer
 # By model: geometric mean of the probabilities of the likeliest first tokens, below which it is.
-THRESHOLDS = {"code": 0.96, "demo": 0.99, "demo-fixed": 0.98}
+THRESHOLDS = {"code": 0.97, "demo": 0.99, "demo-fixed": 0.98}
 
 
 def confidence(run: Run) -> float:

@@ -12,6 +12,7 @@ export class Probes {
     this.asked = [null, null];
     this.answers = [null, null];
     [this.lens, this.bars] = ["lens", "bars"].map((name) => view.find(name));
+    this.hint = this.lens.querySelector(".appears").textContent;
     this.lens.addEventListener("toggle", () => this.#look());
     this.bars.addEventListener("change", () => this.#draw());
     view.element.addEventListener("row", () => {
@@ -35,7 +36,7 @@ export class Probes {
   async #look() {
     const { lens, view } = this;
     lens.querySelector("ol").replaceChildren();
-    lens.querySelector(".appears").textContent = "";
+    lens.querySelector(".appears").textContent = this.hint;
     if (!lens.open || !(view.memory.selected > 0)) return;
     const { text } = view.pieces[view.memory.selected];
     const answer = await this.#ask(LENS);
