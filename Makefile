@@ -32,15 +32,16 @@ demo: .venv/installed
 embedded: .venv/installed-all
 	$(BIN)/python -m benchmarks.embedded_models.corpus runs/corpus
 	$(BIN)/python -m benchmarks.embedded_models.library runs/library runs/answers
-	for made in demo:corpus demo-fixed:corpus code:library; do name=$${made%:*}; \
-	  $(BIN)/gateloop train --config $$name --data runs/$${made#*:} --out runs/$$name && \
+	for name in demo demo-fixed; do \
+	  $(BIN)/gateloop train --config $$name --data runs/corpus --out runs/$$name && \
 	  $(BIN)/python -m benchmarks.embedded_models.package runs/$$name app/embedded_models/$$name || exit; \
 	done
-	cp -r runs/code runs/plain
+	$(BIN)/gateloop train --config code --data runs/library --out runs/code
+	rm -rf runs/plain && cp -r runs/code runs/plain
 	sed -i.old 's/"dropout": 0.15/"dropout": 0.0/' runs/plain/config.json
 	$(BIN)/gateloop tune --model runs/plain --data runs/answers --out runs/answered --length 1024 --steps 124 \
 	  --seed 1 --set optimizer.learning_rate=0.0002 --set optimizer.state_transition_learning_rate=0.0001 \
-	  --set optimizer.warmup_steps=10
+	  --set optimizer.warmup_steps=10 --set eval_every=124
 	$(BIN)/python -m benchmarks.embedded_models.package runs/code runs/answered app/embedded_models/code
 	$(BIN)/python -m benchmarks.embedded_models.lab runs/lab app/embedded_models/lab
 

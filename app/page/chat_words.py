@@ -18,6 +18,7 @@ from ..generation.words import SHOWN
 from . import scripts
 from .updates import Reply, Updates, served, strengths
 
+LONG = 150_000  # pairs of words; beyond it repeated ones would take long, a cubic time
 WORDS = re.compile(r"\s*\w+|\s*\S|\s+")  # whitespace belongs to the next word
 
 
@@ -80,8 +81,8 @@ def _compared(run: Run, other: Run | None) -> Reply:
     done, error = other.done, other.error
     before, after = (WORDS.findall(text.translate(SHOWN)) for text in (run.text, other.text))
     rest = [] if done else before[len(after) :]  # the other one still grows
-    # Its heuristic of frequent words stays: without it repeated words take a time that is cubic.
-    matcher = SequenceMatcher(None, before[: len(before) - len(rest)], after)
+    known = before[: len(before) - len(rest)]
+    matcher = SequenceMatcher(None, known, after, autojunk=len(known) * len(after) > LONG)
     parts: dict[str, list[tuple[str, bool]]] = {"before": [], "after": []}
     for tag, first, stop, begin, end in matcher.get_opcodes():
         for side, words in (("before", before[first:stop]), ("after", after[begin:end])):

@@ -49,7 +49,7 @@ def parts(seed: int = 0) -> Corpus:
 
 
 def answers(text: list[Document], seed: int = 1) -> list[Document]:
-    """Return the questions about familiar names `REPEATED` times, and as much of the text."""
+    """Return the questions about familiar names `REPEATED` times, and as much of the whole text."""
     chance = random.Random(seed)
     asked: list[Document] = [
         [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]

@@ -76,5 +76,5 @@ def sums(directory: Path) -> str:
 
 if __name__ == "__main__":
     with errors_in_one_line():
-        *runs, model = paths(__doc__, "run", last="model")
+        *runs, model = paths(__doc__, "run", last="run_or_model")
         embed(runs, model)

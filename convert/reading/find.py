@@ -200,10 +200,10 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
         holders = [key for key in map(str, tree) if _has_tensors(tree.get(key))]
         wrappers = FLAX_WRAPPERS if file.suffix == ".msgpack" else WRAPPERS
         known = [key for key in wrappers if key in holders][:1]
-        own = [t for t in tree.values() if isinstance(t, Stored)]
+        own = [str(key) for key, value in tree.items() if isinstance(value, Stored)]
         if known or wrappers is FLAX_WRAPPERS or own:
             holders = known + [key for key in holders if AVERAGED.search(key)]
-        if any(len(tensor.shape) > 1 for tensor in own) and not known:
+        if not known and any(key.endswith(("weight", "kernel")) for key in own):
             holders.append("")  # the copy in the tree itself
         if not (key := _choose(holders, ema, notes)):
             break

@@ -63,14 +63,16 @@ def _run(arguments: argparse.Namespace) -> None:
         if {"--model", "--draft-model"} <= options.keys():
             _check_draft(options["--model"], options["--draft-model"])
         cli.main()
-    except EOFError:  # Ctrl-D ends a chat
+    except EOFError:
+        if words[0] != "chat":  # Ctrl-D ends it
+            raise
         print()
     except (ValueError, ModuleNotFoundError) as error:
         known = {"Cannot save to the path": one_line(error)}
         advice = {"lora": 'give lines of "text"'}.get(words[0], "use gateloop mlx-lm generate")
         known["chat_template is not set"] = f"no chat template; {advice}"
         if (package := getattr(error, "name", None)) in ("datasets", "lm_eval"):
-            missing = "--data: no such folder; give one, or" if words[0] == "lora" else "a package:"
+            missing = "--data: no such folder; give one, or" if words[0] == "lora" else "needs it:"
             known[package] = f"{missing} pip install {package}"
         known["CLI requires a subcommand"] = "no such command; see gateloop mlx-lm"
         reason = next((known[text] for text in known if text in str(error)), None)

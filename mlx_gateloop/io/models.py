@@ -32,10 +32,6 @@ SAVING = ".saving"  # the folder in a model directory where `save` writes
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 TYPES = " or ".join(map(repr, MODELS))
 OUR_CODE = {"model_file": None}  # for mlx-lm: no directory's code runs
-# The files of an older model that would be loaded together with the new ones.
-STALE = (
-    "model*.safetensors*", "chat_template.jinja", "special_tokens_map.json", "added_tokens.json"
-)  # fmt: skip
 # The files that are read to load a model; none of them is code.
 LOADED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 
@@ -210,9 +206,8 @@ def save(model: nn.Module, tokenizer: Any, path: str | os.PathLike[str]) -> None
     """Write a directory that `load` and every `mlx_lm` command take.
 
     `gateloop.py` in it is the model in one file, on MLX and mlx-lm alone. `mlx_lm.generate
-    --trust-remote-code` and the like run it; `load` never does.
-
-    The dtypes are those in memory: what `load` made float32 on a CPU is written so.
+    --trust-remote-code` and the like run it; `load` never does. The dtypes are those in memory:
+    what `load` made float32 on a CPU is written so.
 
     All files are completed in a folder `.saving` inside it before the first is moved into place,
     so a failure leaves an older model in `path` as it was. Other files in `path` stay.
@@ -296,7 +291,10 @@ def _move(building: Path, target: Path) -> None:
     shutil.rmtree(target / "additional_chat_templates", ignore_errors=True)
     for file in new:
         file.replace(target / file.name)
-    for old in [file for pattern in STALE for file in target.glob(pattern)]:
+    # What of an older model would be loaded together with the new files.
+    stale = [*target.glob("model*.safetensors*"), *target.glob("chat_template.jinja")]
+    stale += [*target.glob("special_tokens_map.json"), *target.glob("added_tokens.json")]
+    for old in stale:
         if old.name not in {file.name for file in new}:
             old.unlink()
     flush(target)

@@ -4,7 +4,7 @@ import base64
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -21,12 +21,6 @@ from mlx_gateloop.model.lm import ModelArgs, readable_ids
 from mlx_gateloop.model.state import State
 
 MAX_ITEMS = 1_000_000  # of the lists that the names in a file make
-# What mlx-lm stores as an array, by the kind that it notes.
-FROM_ARRAY: dict[str, Callable[[mx.array], Any]] = {
-    "scalar": lambda x: x.item(),
-    "string": lambda x: "".join(map(chr, np.array(x))),
-    "none": lambda x: None,
-}
 DAMAGED = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 
 
@@ -147,7 +141,9 @@ def read_hashed(
     with _reading(file, path) as (arrays, flat):
         metadata, classes, scalars = tree_unflatten(list(flat.items()))
         for entry, kind in scalars[1:]:
-            arrays[entry] = FROM_ARRAY[kind](arrays[entry])
+            value = np.array(arrays[entry])
+            text = "".join(map(chr, value)) if kind == "string" else None
+            arrays[entry] = value.item() if kind == "scalar" else text
         saved = tree_unflatten(list(arrays.items()))
         facts = json.loads(metadata.get("gateloop", "{}"))
         state = State(cache, int(facts.get("tokens", 1)), None, [*map(int, facts.get("last", []))])

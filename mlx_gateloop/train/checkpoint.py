@@ -133,9 +133,9 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
             longer = "to train longer, start a new run from its model"
             values += f"; {longer if key in ('steps', 'epochs') else 'give the same options'}"
             raise InputError(f"{path}: the run to resume differs in {key}: {values}")
-    for what in ("data", "weights"):  # last, as options change the data too
+    for what, given in (("data", "--data"), ("weights", "weights")):  # options change the data too
         if saved.get(what) != now.get(what):
-            raise InputError(f"{path}: the run to resume differs in its {what}; give its --{what}")
+            raise InputError(f"{path}: the run to resume differs in its {what}; give its {given}")
 
 
 def state_of(model: nn.Module, optimizer: Optimizer) -> dict[str, mx.array]:

@@ -101,4 +101,6 @@ def _make_gradients(
 def lowered(model: nn.Module, parameters: Tree, dtype: mx.Dtype) -> Tree:
     """Cast the weights to `dtype`, except those that `model.cast_predicate` keeps in float32."""
     may_cast = getattr(model, "cast_predicate", lambda _: True)
-    return tree_map_with_path(lambda p, x: x.astype(dtype) if may_cast(p) else x, parameters)
+    return tree_map_with_path(
+        lambda p, x: x.astype(dtype) if x.dtype == mx.float32 and may_cast(p) else x, parameters
+    )

@@ -23,7 +23,7 @@ PREFIXES += ["_orig_mod", "_forward_module", "_fsdp_wrapped_module", "module._or
 
 
 def weights(value=1.0, prefix=None, names=NAMES):
-    tensors = {name: torch.full((1, 1), value) for name in names}
+    tensors = {name: torch.full((1,), value) for name in names}
     return {f"{prefix}.{n}" if prefix else n: tensor for n, tensor in tensors.items()}
 
 
