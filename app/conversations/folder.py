@@ -79,16 +79,17 @@ class ConversationFolder:
                 raise InputError(f"{new} already exists; choose another name.")
             source.rename(target)
 
-    def delete(self, name: str) -> None:
-        """Move a conversation to the deleted ones, of which the last few are kept."""
+    def delete(self, name: str) -> str:
+        """Move a conversation to the last few deleted ones; return its name for `restore`."""
         path, trash = self._known(name), self.folder / DELETED
         with self._locked():
             trash.mkdir(exist_ok=True)
-            path.replace(last := trash / path.name)
+            path.replace(last := self._free(trash / path.name))
             last.touch()
             others = {*trash.glob(f"*{SUFFIX}")} - {last}  # a clock may go back
             for old in sorted(others, key=_version, reverse=True)[KEPT_DELETED - 1 :]:
                 old.unlink()
+        return last.stem
 
     def restore(self, name: str) -> str:
         """Undo `delete`; return the conversation's name, another one if it was taken."""

@@ -126,13 +126,13 @@ class SideList:
             return *[gr.skip()] * 7, note("This conversation is not saved.")
         chat.deleted = True
         try:
-            await asyncio.to_thread(self._folder.delete, name)
+            deleted = await asyncio.to_thread(self._folder.delete, name)
         except InputError as error:
             chat.deleted = False
             return *[gr.skip()] * 7, note(str(error))
         emptied = await self._handlers.clear(session)
         found, title, _ = self._refresh(search, session)
-        return name, *emptied, found, title, note(f"Deleted: {name}.", "undoable")
+        return deleted, *emptied, found, title, note(f"Deleted: {name}.", "undoable")
 
     def _restore(self, name: str, session: str) -> tuple[Any, ...]:
         return self._shown(lambda: self._keeper.open(self._folder.restore(name)), session)

@@ -73,8 +73,10 @@ def test_rename_delete_and_restore_lose_nothing(saved, folder, monkeypatch):
     assert saved.restore("uno") == "uno 2"
     assert saved.open("uno 2")[2] == CHAT
     assert "no longer" in refusal(saved.restore, "uno")
-    monkeypatch.setattr(folder_module, "KEPT_DELETED", 1)
     saved.delete("uno")
+    saved.rename("uno 2", "uno")
+    assert saved.delete("uno") == "uno 2"
+    monkeypatch.setattr(folder_module, "KEPT_DELETED", 1)
     os.utime(folder / "deleted" / "uno.safetensors", (2**32, 2**32))  # the clock went back
     saved.delete("two")
     assert "no longer" in refusal(saved.restore, "uno")
