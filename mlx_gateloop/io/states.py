@@ -36,7 +36,7 @@ def hashes(model: nn.Module, tokenizer: Any) -> dict[str, str]:
 
         return checksum((name, plain(w)) for name, w in sorted(arrays.items()))
 
-    args, saved = model.args, {}
+    args, saved = getattr(model, "args", None) or model.config, {}  # plamo2's name
     if isinstance(args, ModelArgs):  # where a saved model has numbers, a new one may have None
         saved = {"num_heads": args.heads, "num_outputs": args.outputs}
     config = json.dumps(vars(args) | saved, sort_keys=True, default=str)

@@ -82,7 +82,7 @@ def test_weights_of_another_dtype_go_on(options, dtypes, tokenizer, tmp_path):
     assert state.tokens == 30
 
 
-@pytest.mark.parametrize("name", ["falcon_h1", "qwen2"])
+@pytest.mark.parametrize("name", ["falcon_h1", "qwen2", "plamo2"])
 def test_the_state_of_a_model_of_mlx_lm_goes_on(name, tokenizer, tmp_path):
     model = recurrent_model(name)
     state, part = gl.State(make_prompt_cache(model)), tmp_path / "part.state"
