@@ -72,8 +72,8 @@ def _run(arguments: argparse.Namespace) -> None:
         advice = {"lora": 'give lines of "text"'}.get(words[0], "use gateloop mlx-lm generate")
         known["chat_template is not set"] = f"no chat template; {advice}"
         if (package := getattr(error, "name", None)) in ("datasets", "lm_eval"):
-            missing = "--data: no such folder; give one, or" if words[0] == "lora" else "needs it:"
-            known[package] = f"{missing} pip install {package}"
+            data = "--data: no such folder; give one, or " if words[0] == "lora" else ""
+            known[package] = f"{data}pip install {package}, which is missing"
         known["CLI requires a subcommand"] = "no such command; see gateloop mlx-lm"
         reason = next((known[text] for text in known if text in str(error)), None)
         if reason is None:

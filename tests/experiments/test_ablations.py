@@ -78,7 +78,7 @@ def test_what_cannot_be_trained_is_refused_before_anything(tmp_path, settings, r
 
 def test_a_resumed_run_keeps_what_is_finished_a_new_one_needs_a_folder(tmp_path):
     arguments = tmp_path / "out", TINY_EXPERIMENT, 1
-    # in the third run: of the second ablation
+    # in the third run, which is the second ablation's
     line = interrupted(SampleBatches, 15, run_ablations, *arguments)
     assert "continue with the same command and --resume" in line
     assert list(rows(arguments[0]))[-1] == ABLATIONS[OURS][0]

@@ -78,8 +78,8 @@ def test_a_wrong_table_is_not_verified(tmp_path, monkeypatch):
     mx.eval(weights)
     mx.save_safetensors(str(source / "model.safetensors"), weights)
     assert convert(source, tmp_path / "out", "--verify") == 0
-    turned = lambda parts: lambda array: mx.split(array, parts)[::-1]  # noqa: E731
-    monkeypatch.setattr("mlx_gateloop.convert.sources.fla.split", turned)
+    split = "mlx_gateloop.convert.sources.fla.split"
+    monkeypatch.setattr(split, lambda parts: lambda array: mx.split(array, parts)[::-1])
     assert convert(source, tmp_path / "wrong", "--verify") == 1
 
 
