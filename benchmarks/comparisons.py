@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from embedded_models.arguments import errors_in_one_line
 
 from mlx_gateloop.commands.parser import Parser
 from mlx_gateloop.errors import InputError
@@ -111,6 +112,7 @@ def _lead(leads: list[float]) -> str:
     return f"{np.mean(leads):.3f}{interval(leads)}".replace("95%: ", "") if leads else ""
 
 
+@errors_in_one_line()
 def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -135,13 +137,6 @@ def main() -> None:
         "--reference", help=f"the model that a table's leads are of (default: {REFERENCE})"
     )
     given = parser.parse_args()
-    try:
-        show(parser, given)
-    except InputError as error:
-        parser.exit(2, f"error: {error}\n")
-
-
-def show(parser: Parser, given: argparse.Namespace) -> None:
     tree = read_parts(given.folders)
     if given.reference is not None and given.pictures is not None:
         parser.error("--reference: tables alone have leads of another model; leave it out")

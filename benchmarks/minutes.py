@@ -19,8 +19,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from embedded_models.arguments import errors_in_one_line
+
 from mlx_gateloop.commands.parser import Parser
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.train import TrainConfig, train
@@ -157,11 +158,9 @@ def main() -> None:
     parser.add_argument("texts", nargs="*", type=Path, metavar="TEXT")
     parser.add_argument("--minutes", nargs="+", type=float, default=[1.0, 5.0], metavar="N")
     given = parser.parse_args()
-    try:
-        print(table(compare(given.records, given.texts, given.minutes)))
-    except InputError as error:
-        parser.exit(2, f"error: {error}\n")
+    print(table(compare(given.records, given.texts, given.minutes)))
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()
