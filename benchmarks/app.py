@@ -27,6 +27,7 @@ from helpers.models import chat_tokenizer, never_end
 
 VIEW = view()
 TURNS = (1, 40, 200)
+LAYERS, CHANNELS = 12, 624
 
 # Prints seconds from after the imports to when the server answers, and ends.
 START = """
@@ -65,14 +66,14 @@ FIRST = """() => {
 }"""
 
 
-def make_model(folder: Path, layers: int, channels: int) -> None:
+def make_model(folder: Path) -> None:
     """Make a model that writes letters and spaces: others need fonts, or more than one token."""
     tokenizer = chat_tokenizer()
     args = gl.ModelArgs(
         vocab_size=len(tokenizer),
-        hidden_size=channels,
-        intermediate_size=3 * channels,
-        num_hidden_layers=layers,
+        hidden_size=CHANNELS,
+        intermediate_size=3 * CHANNELS,
+        num_hidden_layers=LAYERS,
     )
     model = gl.Model(args)
     never_end(model, tokenizer)
@@ -163,13 +164,11 @@ def by_turn(page: Page, traffic: Counter[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--channels", type=int, default=624)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=10)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        make_model(Path(folder), arguments.layers, arguments.channels)
+        make_model(Path(folder))
         options = ("--models", folder, "--model", "bench")
         start = [sys.executable, "-c", START, *options, "--port", "7899"]
         started = subprocess.run(start, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -1,10 +1,9 @@
 """Random use of the app in five tabs of one browser: `python benchmarks/soak.py --minutes 30`.
 
 Every tab, saved conversations, edits, undo, retries, stops, reloads, layer and model switches, to
-models that attack too, until the time or the number of actions is over. Ends with 1 if a page or
-the server reported an error, if an answer does not end in a minute, if the app does not answer at
-the end, or if the memory of the server in the last quarter of the time is a quarter above that in
-the second one.
+models that attack too, until the time is over. Ends with 1 if a page or the server reported an
+error, if an answer does not end in a minute, if the app does not answer at the end, or if the
+memory of the server in the last quarter of the time is a quarter above that in the second one.
 """
 
 import argparse
@@ -172,7 +171,6 @@ class Visitor:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--actions", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
@@ -188,7 +186,7 @@ def main() -> int:
                 page.set_tokens(512)
             visitors = [Visitor(page, chance, str(n)) for n, page in enumerate(pages, 1)]
             began, done, memory = time.monotonic(), 0, []
-            while time.monotonic() - began < 60 * arguments.minutes and done < arguments.actions:
+            while time.monotonic() - began < 60 * arguments.minutes:
                 chance.choice(visitors).act()
                 time.sleep(chance.random() / 2)
                 done += 1
