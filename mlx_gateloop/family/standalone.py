@@ -84,14 +84,14 @@ def gate_loop(
 def _chunk(
     q: mx.array, k: mx.array, v: mx.array, log_a: mx.array, h: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """Apply the recurrence to few tokens at once. Every exponent is at most 0."""
+    """Apply the recurrence to few tokens. Exponents are sums; differences would lose digits."""
     total = mx.cumsum(log_a, 1)
-    is_past = mx.tri(v.shape[1], dtype=mx.bool_)[..., None, None]
-    decay = mx.exp(mx.where(is_past, total[:, :, None] - total[:, None], -mx.inf))
-    scores = mx.einsum("bnhk,bmhk,bnmhk->bhnm", q, k, decay)
+    is_later = mx.tri(v.shape[1], k=-1, dtype=mx.bool_)[..., None, None]
+    decay = mx.exp(mx.cumsum(mx.where(is_later, log_a[:, :, None], 0), 1))
+    scores = mx.tril(mx.einsum("bnhk,bmhk,bnmhk->bhnm", q, k, decay))
     y = mx.einsum("bhnm,bmhv->bnhv", scores, v)
     y = y + mx.einsum("bnhk,bhkv->bnhv", q * mx.exp(total), h)
-    left = k * mx.exp(total[:, -1:] - total)
+    left = k * mx.exp(mx.cumsum(log_a, 1, reverse=True, inclusive=False))
     h = mx.exp(total[:, -1])[..., None] * h + mx.einsum("bmhk,bmhv->bhkv", left, v)
     return y, h
 

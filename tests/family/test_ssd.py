@@ -9,6 +9,8 @@ from helpers.models import check_padding, padded, tokens
 from mlx.utils import tree_map
 from mlx_lm.models import mamba2
 
+import mlx_gateloop as gl
+from mlx_gateloop.family import standalone
 from mlx_gateloop.family.ssd import RATES, SSD, STEPS, Model, ModelArgs
 
 SHAPE = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "state_width": 8}
@@ -22,8 +24,7 @@ def language_model():
     """A model with random weights, those included that start as constants."""
     mx.random.seed(0)
     model = Model(arguments())
-    model.update(tree_map(lambda w: w + 0.1 * mx.random.normal(w.shape), model.parameters()))
-    return model
+    return model.update(tree_map(lambda w: w + 0.1 * mx.random.normal(w.shape), model.parameters()))
 
 
 def of_mlx_lm(layer):
@@ -63,14 +64,19 @@ def test_steps_and_rates_start_in_the_published_ranges():
     np.testing.assert_allclose([rates.min(), rates.max()], RATES, rtol=0.1)
 
 
-def test_padded_parts_are_the_whole_text():
+def test_padded_parts_are_the_whole_text_and_the_saved_file_computes_the_same():
     model, lengths = language_model(), (30, 19)
     check_padding(model, padded(model, lengths, True), lengths, 17, True, close)
-
-
-def test_the_file_of_a_saved_directory_computes_the_same():
-    model = language_model()
     close(standalone_copy(model)(tokens(20)), model(tokens(20)))
+
+
+@pytest.mark.parametrize("strong", [1.0, 1e5, np.inf])
+def test_a_strong_decay_leaves_the_weak_ones_their_digits_in_the_file_too(strong):
+    q, k, v, rate = mx.random.normal((4, 2, 40, 3, 4), key=mx.random.key(0))
+    log_a = mx.where(rate > 1, -strong, -0.1 * mx.abs(rate))
+    want = gl.gate_loop(q, k, v, gl.Transition.polar(log_a))
+    for got, exact in zip(standalone.gate_loop(q, k, v, log_a, None), want, strict=True):
+        close(got, exact)
 
 
 def test_heads_must_divide_the_inner_width():

@@ -51,8 +51,7 @@ def random_weight(name, shape):
 
 
 def random_tokens(length, batch=1):
-    random = np.random.RandomState(100 * length)
-    return random.randint(0, COMMON["vocab_size"], (batch, length))
+    return np.random.RandomState(100 * length).randint(0, COMMON["vocab_size"], (batch, length))
 
 
 def golden(name):
@@ -65,8 +64,7 @@ def family_model(name, **options):
     config = CONFIGS[name] | options
     module = import_module(f"mlx_gateloop.family.{config['model_type']}")
     model = module.Model(module.ModelArgs.from_dict(config))
-    model.load_weights(list(model.sanitize(family_weights(model)).items()))
-    return model.eval()
+    return model.load_weights(list(model.sanitize(family_weights(model)).items())).eval()
 
 
 def family_weights(model):
@@ -96,8 +94,7 @@ def standalone_copy(model):
     standalone = sys.modules["standalone"] = ModuleType("standalone")  # dataclasses look it up
     exec(model_file(model.args), standalone.__dict__)
     copy = standalone.Model(standalone.ModelArgs.from_dict(asdict(model.args)))
-    copy.load_weights(tree_flatten(model.parameters()))
-    return copy
+    return copy.load_weights(tree_flatten(model.parameters()))
 
 
 def write_checkpoint(path, name, **options):
