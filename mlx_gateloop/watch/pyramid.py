@@ -58,12 +58,12 @@ class Pyramid:
         filled = list(zip(self._rows, self._tokens, self._filled, strict=True))[::-1]
         tokens = np.concatenate([counts[:size] for _, counts, size in filled])
         ends = tokens.cumsum()
-        first, last = np.searchsorted(ends, start, "right"), np.searchsorted(ends, stop) + 1
+        first = np.searchsorted(ends, start, "right")
+        kept = slice(first, np.searchsorted(ends, stop) + 1 if start < stop else first)
         parts, before = [], 0
         for rows, _, size in filled:
-            parts.append(rows[max(first - before, 0) : min(max(last - before, 0), size)])
+            parts.append(rows[max(first - before, 0) : min(max(kept.stop - before, 0), size)])
             before += size
-        kept = slice(first, last)
         inside = np.minimum(ends[kept], stop) - np.maximum(ends[kept] - tokens[kept], start)
         share = (inside / tokens[kept]).astype(np.float32)
         return np.concatenate(parts) * share[:, None], inside
