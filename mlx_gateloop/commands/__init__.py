@@ -21,7 +21,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "train": Command(
         "train a model on text",
-        "gateloop train --config demo --data my.txt --out models/mine",
+        "gateloop train --data my.txt --minutes 5 --out models/mine",
         "train",
     ),
     "eval": Command(
@@ -84,7 +84,7 @@ COMMANDS = {
     ),
     "mlx-lm": Command(
         "run any mlx_lm command with our model types",
-        "gateloop mlx-lm convert --hf-path models/mine --mlx-path models/mine-4bit -q",
+        "gateloop mlx-lm server --model models/mine",
         module="commands.mlx_lm",
     ),
 }

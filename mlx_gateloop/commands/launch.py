@@ -19,7 +19,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--hostfile", type=Path, metavar="FILE", help=text)
     text = "MLX's backend; default: that of the hostfile, or ring, the only one tested"
     add("--backend", choices=BACKENDS, help=text)
-    add("--port", type=int, metavar="P", help="the first rank's port; others use the next ones")
+    add("--port", type=int, metavar="P", help="first port (default: 32323; free ones with -n)")
     text = "path of Python on the machines"
     add("--python", default=sys.executable, metavar="FILE", help=text)
     text = "time limit for an exchange with other ranks, one of which may be saving"

@@ -38,7 +38,7 @@ def make_parser(argv: list[str]) -> Parser:
     parser = Parser(
         prog="gateloop",
         description="GateLoop language models on MLX: train, evaluate, generate, chat, convert.",
-        epilog="example: gateloop train --data my.txt --out models/mine",
+        epilog="example: gateloop train --data my.txt --minutes 5 --out models/mine",
     )
     parser.add_argument("--version", action="version", version=f"gateloop {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -36,7 +36,7 @@ def configurations() -> list[str]:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     text = f"a packaged configuration ({', '.join(configurations())}) or a YAML file; "
-    text += "default: the demo preset, or the run's own with --resume"
+    text += "default: the demo preset for one epoch, or the run's own with --resume"
     add("--config", metavar="NAME", help=text)
     text = "a text file, a folder, a .jsonl file, a folder with WikiText-103, `python-source` "
     text += "(Python's standard library) or `wikitext-103` (from the Hugging Face hub)"
