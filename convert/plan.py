@@ -78,13 +78,15 @@ def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, obje
 
 def plan_of(source: Format[Any], checkpoint: Checkpoint, settings: dict[str, object]) -> Plan:
     """Check the names, dtypes and shapes of a checkpoint of a known source."""
-    inference = source.infer(checkpoint.shapes, settings)
-    plan = Plan(checkpoint, source, settings, inference, source.table(inference.args))
-    _check_names(plan)
-    if wrong := [f"{n} ({d})" for n, d in checkpoint.dtypes.items() if d not in FLOATS]:
-        expected = f"expected weights in {', '.join(FLOATS)}, got {first(wrong)}"
-        raise InputError(f"{checkpoint.origin}: {expected}; cast them first")
-    _check_shapes(plan)
+    try:
+        inference = source.infer(checkpoint.shapes, settings)
+        plan = Plan(checkpoint, source, settings, inference, source.table(inference.args))
+        _check_names(plan)
+        if wrong := [f"{n} ({d})" for n, d in checkpoint.dtypes.items() if d not in FLOATS]:
+            raise InputError(f"expected {', '.join(FLOATS)}, got {first(wrong)}; cast the weights")
+        _check_shapes(plan)
+    except InputError as error:
+        raise InputError(f"{checkpoint.origin}: {error}") from error
     return plan
 
 
@@ -104,8 +106,7 @@ def _check_names(plan: Plan) -> None:
     }
     problems = [f"{len(keys)} {word}: {first(keys)}" for word, keys in differences.items() if keys]
     if problems:
-        problem = "; ".join(problems)
-        raise InputError(f"{plan.checkpoint.origin}: not the keys of {plan.source.kind}: {problem}")
+        raise InputError(f"not the keys of {plan.source.kind}: {'; '.join(problems)}")
 
 
 def _check_shapes(plan: Plan) -> None:
@@ -120,5 +121,4 @@ def _check_shapes(plan: Plan) -> None:
         if found != [*expected.values()]:
             parts = ", ".join(f"{key} {size}" for key, size in expected.items())
             problem = f"{rule.source}: its shape {shape} does not make {parts}"
-            advice = "the model is another variant or is damaged"
-            raise InputError(f"{plan.checkpoint.origin}: {problem}; {advice}")
+            raise InputError(f"{problem}; the model is another variant or is damaged")

@@ -17,13 +17,15 @@ QKV = "layers.0.0.fn.to_qkv.weight"
     (lambda s: s | {OUT_WEIGHT: torch.ones(32, 31)},
      f"{OUT_WEIGHT}: its shape (32, 31) does not make model.layers.1.time_mixing.out_proj.weight"
      " (32, 32); the model is another variant"),
+    (lambda s: s | {QKV: s[QKV][:-3]}, "num_heads must be a divisor of mixing_size"),
     (lambda s: s | {QKV: s[QKV].to(torch.int64)}, f"{QKV} (int64)"),
     (lambda s: s | {QKV: s[QKV].double()}, f"{QKV} (float64)"),
     (lambda s: s | {QKV: s[QKV].to(torch.float8_e4m3fn)}, f"{QKV} (float8_e4m3fn)"),
-], ids=["missing", "surplus", "shape", "int64", "float64", "float8"])  # fmt: skip
+], ids=["missing", "surplus", "shape", "heads", "int64", "float64", "float8"])  # fmt: skip
 def test_tensors_that_do_not_fit_are_named(state, source, out, capsys, change, words):
     torch.save(change(state), source)
-    assert words in refused(capsys, source, out, *BYTES, "--from", "lucidrains")
+    line = refused(capsys, source, out, *BYTES, "--from", "lucidrains")
+    assert words in line.partition(f"error: {source}: ")[2]
     assert [path.name for path in out.parent.iterdir()] == [source.parent.name]
 
 
@@ -59,10 +61,8 @@ def test_a_tokenizer_must_be_given_and_fit(source, out, capsys, tmp_path):
     assert "--tokenizer" in refused(capsys, source, out)
     assert "none.model: no such file" in refused(capsys, source, out, "--tokenizer", "none.model")
     with_gap = '{"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 262}}}'
-    for text, words in (
-        ("{}", "tokenizer.json"),
-        (with_gap, "has ids up to 262, the model has 262 entries"),
-    ):
+    cases = {"{}": "tokenizer.json", with_gap: "has ids up to 262, the model has 262 entries"}
+    for text, words in cases.items():
         file.write_text(text)
         assert words in refused(capsys, source, out, "--tokenizer", file)
     assert not out.exists()
