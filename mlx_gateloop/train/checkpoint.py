@@ -49,8 +49,8 @@ def save_checkpoint(
             mx.save_safetensors(str(partial), state, metadata)
     except (OSError, RuntimeError) as error:  # MLX reports a full disk as RuntimeError
         is_kept = path.exists() or previous(path).exists()
-        kept = "the previous one is kept" if is_kept else "free some space and start again"
-        raise InputError(f"{path}: checkpoint not saved ({one_line(error)}); {kept}") from error
+        advice = f"free space and {'resume from the one before' if is_kept else 'start again'}"
+        raise InputError(f"{path}: checkpoint not saved ({one_line(error)}); {advice}") from error
 
 
 def previous(path: Path) -> Path:

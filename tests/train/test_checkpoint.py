@@ -81,7 +81,7 @@ def test_full_disk_keeps_the_old_checkpoint(path, monkeypatch, where):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(where, full)
-    with pytest.raises(InputError, match=r"^[^\n]*No space left[^\n]*previous one is kept$"):
+    with pytest.raises(InputError, match=r"^[^\n]*No space left[^\n]*resume from the one before$"):
         save_checkpoint(path, *model_and_optimizer(), Progress(step=8), RUN)
     monkeypatch.undo()
     kept, progress, _ = checkpoint.read_newest(path)
