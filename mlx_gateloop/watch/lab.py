@@ -14,7 +14,6 @@ MODULUS = RESET = 5  # digits are 0 to 4, as in training
 MAX_CELLS = 64  # the training length
 SPANS = ((0, 8), (9, 16), (17, 32), (33, 64))  # digits since the last reset
 SCRIPTS = ("data.js", "model.js", "lab_cells.js", "lab.js", "lab_page.js")
-FORMAT, VERSION = "gateloop-lab", 1  # as in lab_page.js
 
 
 def lab_data(folder: Path) -> dict[str, Any]:
@@ -44,6 +43,5 @@ def accuracies(folder: Path) -> str:
 
 
 def lab_page(folder: Path, title: str) -> str:
-    data = {"format": FORMAT, "version": VERSION, **lab_data(folder)}
     body = part("lab.html").replace("${tested}", accuracies(folder))
-    return filled(data, title, SCRIPTS, body, ("page.css", "lab.css"))
+    return filled(lab_data(folder), title, SCRIPTS, body, ("page.css", "lab.css"))

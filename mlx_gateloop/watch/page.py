@@ -21,7 +21,6 @@ from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
 from mlx_gateloop.watch.sharing import HIGH, LOW, filled, part, script_of
 
-FORMAT, VERSION = "gateloop-page", 1  # as in live.js
 # Each file imports only from earlier ones.
 SCRIPTS = ("colours.js", "data.js", "plain.js", "play.js", "view.js", "live.js")
 WORKER = ("model.js", "tokenizer.js", "writer.js", "worker.js")
@@ -58,8 +57,6 @@ def page(
     if Path(path).is_dir():
         raise InputError(f"{path}: is a folder; give a file")
     data = {
-        "format": FORMAT,
-        "version": VERSION,
         "config": asdict(model.args),
         "tokenizer": _tokenizer(tokenizer),
         "chat": _chat(tokenizer),

@@ -21,7 +21,6 @@ PARTS = Path(__file__).parent / "shared"
 LOW, HIGH = 1e-6, 16.0
 # Each file imports only from earlier ones.
 SCRIPTS = ("colours.js", "data.js", "plain.js", "play.js", "view.js", "recorded.js")
-FORMAT, VERSION = "gateloop-view", 1  # as in data.js
 MAX_TOKENS = 1000  # the retention then takes 0.5 MB
 ROWS, MIN_ROWS = 96, 8  # in a layer's picture
 COLUMN_BYTES = 1 << 20  # in all pictures together
@@ -95,8 +94,6 @@ def share(
         limit = f"a page shows at most {MAX_TOKENS} tokens, got {len(kept)}"
         raise InputError(f"start: {limit}; use a start of {len(texts) - MAX_TOKENS} or more")
     data = {
-        "format": FORMAT,
-        "version": VERSION,
         "texts": [texts[token] for token in kept],
         "kinds": [kinds[token] for token in kept],
         "left": base64_of(_strengths(trace, kept)),

@@ -7,10 +7,14 @@ export function bytes(text) {
   return found;
 }
 
-/** Refuse the data of another kind of page, or of another version. */
-export function check(data, format, version) {
-  if (data.format !== format || data.version !== version)
-    throw new Error(`This page has format ${data.version}; its script reads ${version}.`);
+/** Show the data of this page, or why that fails. @param {function(Element, object)} show */
+export function showData(show) {
+  const page = document.querySelector(".view");
+  try {
+    show(page, JSON.parse(document.querySelector("#data").textContent));
+  } catch (error) {
+    page.textContent = error.message;
+  }
 }
 
 /** The half-life of a code, in tokens. @param {[number, number]} rates Of the codes 0 and 255. */
@@ -24,7 +28,6 @@ export function halfLives(rates) {
  * @param {object} data Written by `share` in sharing.py.
  */
 export function recording(data) {
-  check(data, "gateloop-view", 1);
   const { texts, kinds, forgotten } = data;
   const left = bytes(data.left);
   const layers = data.layers.map(({ kind, rows, codes }) => ({ kind, rows, codes: bytes(codes) }));

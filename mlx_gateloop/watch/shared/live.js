@@ -1,4 +1,4 @@
-import { bytes, check, halfLives } from "./data.js";
+import { bytes, halfLives, showData } from "./data.js";
 import { percent, quoted } from "./plain.js";
 import { View } from "./view.js";
 
@@ -228,11 +228,6 @@ class Page {
   }
 }
 
-const page = document.querySelector(".view");
-try {
-  const data = JSON.parse(document.querySelector("#data").textContent);
-  check(data, "gateloop-page", 1);
+showData((page, data) => {
   window.gateloop = new Page(page, data);
-} catch (error) {
-  page.textContent = error.message;
-}
+});

@@ -1,12 +1,9 @@
-import { recording } from "./data.js";
+import { recording, showData } from "./data.js";
 import { View } from "./view.js";
 
-const page = document.querySelector(".view");
-try {
-  const recorded = recording(JSON.parse(document.querySelector("#data").textContent));
+showData((page, data) => {
+  const recorded = recording(data);
   const view = new View(page);
   view.show(recorded);
   view.offer(recorded.forgotten);
-} catch (error) {
-  page.textContent = error.message;
-}
+});

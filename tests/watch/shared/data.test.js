@@ -4,8 +4,6 @@ import { recording } from "../../../mlx_gateloop/watch/shared/data.js";
 
 const base64 = (...codes) => Buffer.from(codes).toString("base64");
 const data = {
-  format: "gateloop-view",
-  version: 1,
   texts: ["a", "b"],
   kinds: ["prompt", "answer"],
   left: base64(255, 0, 128),
