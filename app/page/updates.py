@@ -4,6 +4,7 @@ import asyncio
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import asdict
 from inspect import isawaitable, signature
 from itertools import takewhile
 from pathlib import Path
@@ -74,7 +75,8 @@ class Updates:
             "known": known,
             "averages": base64_of(np.rint(averages).astype(np.uint8)),
             "pieces": [
-                [p.text, int(p.kind == "prompt"), int(p.special)] for p in run.pieces[known:until]
+                {"text": p.text, "prompt": p.kind == "prompt", "special": p.special}
+                for p in run.pieces[known:until]
             ],
             "words": self._words_since(run, trace, known, until),
             "resets": base64_of(np.packbits(resets, bitorder="little")) if due else None,
@@ -93,9 +95,7 @@ class Updates:
         stop = bisect_right(words, until, key=lambda word: word.stop)
         return {
             "start": start,
-            "words": [
-                [w.message, w.begin, w.text, w.sentence, w.first, w.stop] for w in words[start:stop]
-            ],
+            "words": [asdict(word) for word in words[start:stop]],
             "strengths": base64_of(strengths(trace, until - 1, words[:stop])),
             "answer": sum(span.role != "system" for span in run.message_spans) - 1,
         }

@@ -1,11 +1,10 @@
 import { bytes } from "../../../mlx_gateloop/watch/shared/data.js";
-import { word } from "./word_list.js";
 
 /**
  * @typedef {{label: string, channels: number, real: boolean}} Layer Real layers have no phase.
  * @typedef {{run: string | null, layers: Layer[], picker: [number, string][], name?: string}} Run
  *     In the picker, -1 stands for a layer that is not watched.
- * @typedef {{text: string, prompt: boolean}} Piece
+ * @typedef {{text: string, prompt: boolean, special: boolean}} Piece
  */
 
 /** A growing array of records, each of `size` bytes. */
@@ -87,9 +86,9 @@ export class Recording {
     this.columns[layer].append(start, update.columns);
     this.averages.append(known, update.averages);
     if (known + update.pieces.length < pieces.length) return true; // an older update
-    pieces.splice(known, pieces.length, ...update.pieces.map(piece));
+    pieces.splice(known, pieces.length, ...update.pieces);
     if (words) {
-      this.words.splice(words.start, this.words.length, ...words.words.map(word));
+      this.words.splice(words.start, this.words.length, ...words.words);
       this.strengths = bytes(words.strengths);
       this.answer = words.answer;
     }
@@ -110,5 +109,3 @@ export class Recording {
     return Math.min(this.columns[layer].length, this.pieces.length) >= this.tokens;
   }
 }
-
-const piece = ([text, prompt, special]) => ({ text, prompt: !!prompt, special: !!special });

@@ -7,16 +7,6 @@
  * @typedef {{first: number, stop: number}} Choice A range of words, its end excluded.
  */
 
-/** Make a word from the server's array. @returns {Word} */
-export const word = ([message, begin, text, sentence, first, stop]) => ({
-  message,
-  begin,
-  text,
-  sentence,
-  first,
-  stop,
-});
-
 /** The words of a message between two offsets, at least the one at the first. */
 export function chosen(words, message, begin, end) {
   const inside = ({ message: of, begin: at, text }) =>

@@ -46,7 +46,7 @@ def test_a_page_gets_a_long_run_in_parts(ask, run):
     assert answer["done"]
     assert (np.array(columns) == run.trace.columns(1)).all()
     assert np.array(averages) / 255 == pytest.approx(run.trace.averages(), abs=0.003)
-    assert [text for text, *_ in pieces] == [piece.text for piece in run.pieces]
+    assert [piece["text"] for piece in pieces] == [piece.text for piece in run.pieces]
     other = ask(run.id, 0, MAX_COLUMNS, LONG)  # another layer, of which it has a part
     assert (values(other["columns"], 2, 3) == run.trace.columns(0)[MAX_COLUMNS:][:1024]).all()
 
@@ -92,11 +92,11 @@ async def test_a_feed_brings_every_token_and_word_once(updates, chat):
         value = await feed()
         new = json.loads(value["update"])
         assert new["start"] == new["known"] <= len(texts)
-        texts[new["known"] :] = [text for text, *_ in new["pieces"]]
+        texts[new["known"] :] = [piece["text"] for piece in new["pieces"]]
         assert len(values(new["columns"], 2, 16)) == len(new["pieces"])
         if new["words"]:
             assert new["words"]["start"] <= len(words)
-            words[new["words"]["start"] :] = [word[2] for word in new["words"]["words"]]
+            words[new["words"]["start"] :] = [word["text"] for word in new["words"]["words"]]
     assert value["common"] == shared
     assert len(texts) == new["tokens"] == len(pieces)
     assert texts[shared:] == [piece.text for piece in pieces[shared:]]

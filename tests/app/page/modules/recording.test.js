@@ -11,7 +11,7 @@ const answer = (start, tokens) => ({
   columns: base64(...tokens.flatMap((n) => [n, n])),
   known: start,
   averages: base64(...tokens.flatMap((n) => [n, 0])),
-  pieces: tokens.map((n) => [String(n), 0, 0]),
+  pieces: tokens.map((n) => ({ text: String(n), prompt: false, special: false })),
   words: null,
   resets: base64(tokens.reduce((bits, n) => bits | (1 << n), 0) & 255),
   tokens: start + tokens.length,
@@ -45,7 +45,12 @@ test("update wait for what comes before them, and older ones change nothing", ()
   assert.equal(recording.add(answer(2, [2, 3])), true);
   assert.equal(recording.has(1), true);
   assert.equal(recording.has(0), false);
-  const words = { start: 0, words: [[0, 0, "a", 0, 4]], strengths: base64(9), answer: 1 };
+  const words = {
+    start: 0,
+    words: [{ message: 0, begin: 0, text: "a", first: 0, stop: 4 }],
+    strengths: base64(9),
+    answer: 1,
+  };
   const last = { ...answer(3, [3]), words, done: true, last: "end" };
   for (const update of [last, answer(0, [0, 1]), last]) recording.add(update);
   assert.deepEqual(

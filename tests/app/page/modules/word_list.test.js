@@ -1,16 +1,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { chosen, textOf, whole, word } from "../../../../app/page/static/word_list.js";
+import { chosen, textOf, whole } from "../../../../app/page/static/word_list.js";
 
 // "One two. Three" and "four"
 const words = [
-  [0, 0, "One", 0, 1],
-  [0, 4, "two", 0, 2],
-  [0, 7, ".", 0, 3],
-  [0, 9, "Three", 1, 4],
-  [1, 0, "four", 2, 9],
-].map(word);
+  [0, 0, "One", 0],
+  [0, 4, "two", 0],
+  [0, 7, ".", 0],
+  [0, 9, "Three", 1],
+  [1, 0, "four", 2],
+].map(([message, begin, text, sentence]) => ({ message, begin, text, sentence }));
 
 test("a position chooses the word around it, and a part all that it touches", () => {
   assert.deepEqual(chosen(words, 0, 5, 5), { first: 1, stop: 2 });
