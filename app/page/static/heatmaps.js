@@ -26,7 +26,6 @@ export class Heatmaps {
     this.zoom = find("zoom");
     /** The selected token and the one under the pointer. @type {{selected: number | null, pointed: number | null}} */
     this.marks = { selected: null, pointed: null };
-    this.hint = "";
     /** Values from -1 to 1 of a layer's channels. @type {{layer: number, values: number[]} | null} */
     this.bars = null;
     this.box = null; // what the user has drawn, see `between`
@@ -217,19 +216,11 @@ export class Heatmaps {
       context.clip();
       context.clearRect(0, 0, surface.width, surface.height);
       if (end > first) this.#showPicture(context, i, since);
-      else if (i === 0) this.#showHint(context, surface);
       context.restore();
     });
     this.painted = end > first ? { state, end } : null;
     this.axis.update(this.recording);
     this.axis.draw(this.shown, this.marks);
-  }
-
-  #showHint(context, { width, height }) {
-    context.fillStyle = "#999";
-    context.font = "12px system-ui, sans-serif";
-    context.textAlign = "center";
-    context.fillText(this.hint, width / 2, height / 2, width - 16);
   }
 
   /** Draw a picture and its marks to the right of `left`; columns start at whole pixels. */

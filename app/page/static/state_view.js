@@ -12,7 +12,6 @@ import { sharedPixel } from "./words.js";
 
 const PAUSE_MS = 100; // the first pause after no answer, and the last, about 10 s later
 const MAX_PAUSE_MS = 4000;
-const HINT = "every token will add a column";
 
 /** The live view of a run: draws the updates of its feed, and requests the rest. */
 export class StateView {
@@ -61,7 +60,6 @@ export class StateView {
     const none = { layers: [{ label: "1", channels: 1, real: false }], picker: [[0, "1"]] };
     const before = value?.hint ? null : this.recording; // a model without watched layers
     const run = value?.run ? value : { ...none, ...before, run: null };
-    this.heatmaps.hint = value?.hint ?? HINT;
     this.hint = this.find("note").textContent = value?.hint ?? "";
     this.find("with-system").hidden = !run.system;
     this.find("model").textContent = run.model ?? "";

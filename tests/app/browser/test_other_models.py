@@ -32,7 +32,7 @@ def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(seeded):
     wait("document.querySelector('#chat [data-testid=bot]')?.textContent.trim()")
     page.settled()
     hint = f"Nothing to show: the layers are {KEEPS}"
-    assert hint in page.view("heatmaps.hint")
+    assert hint in page.view("hint")
     for element in ("#chat-view .note", "#chat-words .status"):
         assert hint in page.tab.locator(element).inner_text()
     assert page.tab.evaluate(OPTIONS) == [["0", "1", False]]  # and not those of another model
