@@ -78,21 +78,19 @@ export function wordAround(token, { texts, kinds }) {
 class Writing {
   constructor(script) {
     this.worker = new Worker(URL.createObjectURL(new Blob([script], { type: "text/javascript" })));
-    this.waiting = new Map();
-    this.count = 0;
-    this.worker.onmessage = ({ data: { id, shown, value, error } }) => {
-      const { show, resolve, reject } = this.waiting.get(id);
+    this.waiting = []; // calls without an answer
+    this.worker.onmessage = ({ data: { shown, value, error } }) => {
+      const { show, resolve, reject } = this.waiting[0];
       if (shown) return show(shown);
-      this.waiting.delete(id);
+      this.waiting.shift();
       if (error) reject(new Error(error));
       else resolve(value);
     };
   }
 
   call(call, options, show) {
-    const id = ++this.count;
-    this.worker.postMessage({ id, call, options });
-    return new Promise((resolve, reject) => this.waiting.set(id, { show, resolve, reject }));
+    this.worker.postMessage({ call, options });
+    return new Promise((resolve, reject) => this.waiting.push({ show, resolve, reject }));
   }
 
   stop() {

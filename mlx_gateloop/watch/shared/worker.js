@@ -71,7 +71,7 @@ const CALLS = {
 };
 
 let queue = Promise.resolve();
-self.onmessage = ({ data: { id, call, options } }) => {
+self.onmessage = ({ data: { call, options } }) => {
   if (call === "stop") {
     stopped = true;
     return;
@@ -79,10 +79,10 @@ self.onmessage = ({ data: { id, call, options } }) => {
   queue = queue.then(async () => {
     stopped = false;
     try {
-      const value = await CALLS[call](options, (shown) => self.postMessage({ id, shown }));
-      self.postMessage({ id, value });
+      const value = await CALLS[call](options, (shown) => self.postMessage({ shown }));
+      self.postMessage({ value });
     } catch (error) {
-      self.postMessage({ id, error: error.message });
+      self.postMessage({ error: error.message });
     }
   });
 };
