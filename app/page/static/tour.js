@@ -21,7 +21,7 @@ class Tour {
     this.find(".back").onclick = () => this.show(this.step - 1);
     this.find(".next").onclick = () => this.show(this.step + 1);
     dialog.addEventListener("keydown", (event) => {
-      const change = event.target.type === "range" ? undefined : KEYS[event.key];
+      const change = KEYS[event.key];
       if (change) this.show(Math.min(STEPS.length - 1, Math.max(0, this.step + change)));
     });
     new ResizeObserver(() => this.#draw()).observe(this.find(".shows"));
