@@ -2,7 +2,7 @@ import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { Surface } from "./surface.js";
 
 const LINE = 12; // CSS pixels between words
-const LONGEST = 60; // characters of a word
+const LONGEST = 60; // CSS pixels of a word
 const TICK = 4;
 const MARK = 8; // width of a token from which special tokens have a mark
 const FONT = "11px system-ui, sans-serif";
@@ -10,25 +10,14 @@ const NAME = /[\p{L}\p{N}]/u;
 const ANY = /./u;
 const SELECTED = "#e5484d";
 
-const measuring = new Map(); // cached widths of texts
-
-function textWidth(text) {
-  if (!measuring.has(text)) {
-    if (measuring.size > 5000) measuring.clear();
-    const context = document.createElement("canvas").getContext("2d");
-    context.font = FONT;
-    measuring.set(text, context.measureText(text).width);
-  }
-  return measuring.get(text);
-}
-
 /** The label of a token, empty if it has none. */
-function label({ text, special }) {
+function label({ text, special }, context) {
   if (special) return "";
+  const fits = (part) => context.measureText(part).width <= LONGEST;
   const word = plain(text).trim().replace(/\s+/g, " ");
-  if (textWidth(word) <= LONGEST) return word;
+  if (fits(word)) return word;
   let end = Math.min(word.length, 12);
-  while (end && textWidth(`${word.slice(0, end)}…`) > LONGEST) end--;
+  while (end && !fits(`${word.slice(0, end)}…`)) end--;
   return `${word.slice(0, end)}…`;
 }
 
@@ -74,7 +63,13 @@ export class WordAxis {
     if (this.recording !== recording) this.words = [];
     this.recording = recording;
     const known = Math.max(0, this.words.length - 1); // the last text may still grow
-    this.words.splice(known, Infinity, ...pieces.slice(known).map(label));
+    const context = this.surface.context();
+    context.font = FONT;
+    this.words.splice(
+      known,
+      Infinity,
+      ...pieces.slice(known).map((piece) => label(piece, context)),
+    );
   }
 
   /** Draw words below their columns; other tokens have ticks, special ones a mark. */
