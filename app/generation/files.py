@@ -1,7 +1,5 @@
 """Checks of a model's files: inside the folder, without code, and with matching checksums."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,8 +48,3 @@ def verify_checksums(name: str, path: Path, digests: dict[str, str]) -> None:
             found = sha256(path / file)
         if found != expected[file]:
             raise InputError(f"{name}/{file}: differs from {SUMS}; download this model again")
-
-
-def fingerprint_of(digests: dict[str, str]) -> str:
-    """Combine the SHA-256 of the files that determine a model's output."""
-    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()

@@ -1,5 +1,7 @@
 """The available models: directories in the given folders, and hub ids if allowed."""
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from mlx_gateloop.watch import Instrumented
 
 from ..server.isolation import Bounds, InProcess, Isolated
 from .caches import Layout, layout
-from .files import SUMS, fingerprint_of, is_inside, reject_code, verify_checksums
+from .files import SUMS, is_inside, reject_code, verify_checksums
 from .prefix_cache import PrefixState
 
 MAX_KIND_CHARACTERS = 60
@@ -183,8 +185,9 @@ class Models:
     def _hashed(self, name: str) -> tuple[Path, str]:
         """Check a model's files and return its fingerprint, which stays known: hashing is slow."""
         times, (path, digests) = self._times(name), self._checked(name)
-        self._fingerprints[self.key(name)] = times, fingerprint_of(digests)
-        return path, fingerprint_of(digests)
+        fingerprint = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+        self._fingerprints[self.key(name)] = times, fingerprint
+        return path, fingerprint
 
     def _checked(self, name: str) -> tuple[Path, dict[str, str]]:
         path, roots = self._path(name)
