@@ -90,6 +90,7 @@ class Cursor {
     canvas.addEventListener("pointerdown", (event) => {
       corner = event.shiftKey && !event.button ? heatmaps.cell(event) : null;
       heatmaps.box = null;
+      if (corner) canvas.setPointerCapture(event.pointerId); // the box may end outside
     });
     canvas.addEventListener("pointermove", (event) => {
       if (corner) heatmaps.box = heatmaps.between(corner, heatmaps.cell(event));

@@ -210,9 +210,9 @@ def test_a_box_of_the_heatmap_is_wiped_and_the_answer_written_again(demo):
     picture.scroll_into_view_if_needed()
     box = picture.bounding_box()
     page.tab.keyboard.down("Shift")
-    page.tab.mouse.move(box["x"] + 2, box["y"] + 0.5)
+    page.tab.mouse.move(box["x"] + box["width"] / 8, box["y"] + box["height"] * 99.5 / 128)
     page.tab.mouse.down()
-    page.tab.mouse.move(box["x"] + box["width"] / 8, box["y"] + box["height"] * 99.5 / 128, steps=3)
+    page.tab.mouse.move(box["x"] + 2, box["y"] - 9, steps=3)  # above the picture
     page.tab.mouse.up()
     page.tab.keyboard.up("Shift")
     until(page, f"{WORDS}.choice?.channels?.length === 100")
