@@ -63,13 +63,10 @@ export class WordAxis {
     if (this.recording !== recording) this.words = [];
     this.recording = recording;
     const known = Math.max(0, this.words.length - 1); // the last text may still grow
-    const context = this.surface.context();
+    const context = this.surface.canvas.getContext("2d");
     context.font = FONT;
-    this.words.splice(
-      known,
-      Infinity,
-      ...pieces.slice(known).map((piece) => label(piece, context)),
-    );
+    const labels = pieces.slice(known).map((piece) => label(piece, context));
+    this.words.splice(known, Infinity, ...labels);
   }
 
   /** Draw words below their columns; other tokens have ticks, special ones a mark. */
