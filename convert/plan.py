@@ -1,7 +1,8 @@
 """From a checkpoint to our model by a source's table; all is checked before a tensor is read."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,27 +67,34 @@ class Plan:
         return model, not_finite
 
 
+@contextmanager
+def _naming(checkpoint: Checkpoint) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{checkpoint.origin}: {error}") from error
+
+
 def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, object]) -> Plan:
-    source = detect(checkpoint.shapes, kind)
-    if unknown := sorted(map(str, settings.keys() - source.settings.keys())):
-        expected = ", ".join(source.settings)
-        raise source.error(f"unknown setting {', '.join(unknown)}; expected {expected}")
-    if isinstance(source, Fla):
-        source = Fla(checkpoint.config, checkpoint.shapes)
+    with _naming(checkpoint):
+        source = detect(checkpoint.shapes, kind)
+        if unknown := sorted(map(str, settings.keys() - source.settings.keys())):
+            expected = ", ".join(source.settings)
+            raise source.error(f"unknown setting {', '.join(unknown)}; expected {expected}")
+        if isinstance(source, Fla):
+            source = Fla(checkpoint.config, checkpoint.shapes)
     return plan_of(source, checkpoint, settings)
 
 
 def plan_of(source: Format[Any], checkpoint: Checkpoint, settings: dict[str, object]) -> Plan:
     """Check the names, dtypes and shapes of a checkpoint of a known source."""
-    try:
+    with _naming(checkpoint):
         inference = source.infer(checkpoint.shapes, settings)
         plan = Plan(checkpoint, source, settings, inference, source.table(inference.args))
         _check_names(plan)
         if wrong := [f"{n} ({d})" for n, d in checkpoint.dtypes.items() if d not in FLOATS]:
             raise InputError(f"expected {', '.join(FLOATS)}, got {first(wrong)}; cast the weights")
         _check_shapes(plan)
-    except InputError as error:
-        raise InputError(f"{checkpoint.origin}: {error}") from error
     return plan
 
 

@@ -44,7 +44,8 @@ def read(path: Path) -> Tree:
         advice = f"it is truncated, damaged or no {path.suffix} file; get it again"
         raise InputError(f"{path}: {one_line(error)}; {advice}") from None
     if not isinstance(tree, dict):
-        raise InputError(f"{path}: holds a {type(tree).__name__}, not a state dict")
+        kind = type(tree).__name__
+        raise InputError(f"{path}: holds a {kind}, not a state dict; save model.state_dict()")
     return tree
 
 

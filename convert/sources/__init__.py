@@ -30,14 +30,12 @@ def detect(shapes: Shapes, kind: str | None = None) -> Source[Any]:
             return source
     if part := next(filter(None, map(PART.fullmatch, sorted(shapes))), None):
         prefix, advice = ascii(part[1][:120]), "save that module's state_dict() alone"
-        raise InputError(f"weights: GateLoop layers under the prefix {prefix}; {advice}")
+        raise InputError(f"GateLoop layers under the prefix {prefix}; {advice}")
     if any(map(LAYER.fullmatch, shapes)):
-        raise InputError("weights: GateLoop layers, not a language model; --layers converts them")
+        raise InputError("GateLoop layers, not a language model; --layers converts them")
     if kind:
         return SOURCES[kind]
     if {"model.embed_tokens.weight", "model.layers.0.time_mixing.v_proj.weight"} <= shapes.keys():
-        raise InputError("weights: already a model directory of ours; use it as it is")
+        raise InputError("already a model directory of ours; use it as it is")
     names = ", ".join(ascii(name)[1:-1][:120] for name in sorted(shapes)[:10])
-    raise InputError(
-        f"weights: no known source ({', '.join(SOURCES)}): has the names {names}; give --from"
-    )
+    raise InputError(f"no known source ({', '.join(SOURCES)}): has the names {names}; give --from")

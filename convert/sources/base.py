@@ -121,5 +121,5 @@ def depth(shapes: Shapes, pattern: str) -> int:
     # Not the largest number: a hostile name can claim any.
     gap = next(n for n in range(len(numbers) + 1) if n not in numbers)
     if gap < len(numbers):
-        raise InputError(f"weights: missing {pattern.format(gap)}, but later layers are present")
+        raise InputError(f"missing {pattern.format(gap)}, but later layers are present")
     return gap

@@ -107,4 +107,4 @@ def test_flags_that_cannot_mean_anything(source, out, capsys, words, what):
 def test_a_model_of_ours_is_no_source(source, out, tmp_path, capsys):
     assert run(source, out, *BYTES) == 0
     capsys.readouterr()
-    assert "already a model directory of ours" in refused(capsys, out, tmp_path / "again")
+    assert f"{out}: already a model directory" in refused(capsys, out, tmp_path / "again")

@@ -29,11 +29,11 @@ def test_depth_counts_the_layers_and_believes_no_name():
     assert depth({}, "a.{}.w") == 0
     assert depth(dict.fromkeys(["a.0.w", f"a.{'9' * 5000}.w"], ()), "a.{}.w") == 1
     claimed = dict.fromkeys(["a.0.w", "a.99999999.w"], ())
-    assert refusal(depth, claimed, "a.{}.w").startswith("weights: missing a.1.w")
+    assert refusal(depth, claimed, "a.{}.w").startswith("missing a.1.w")
 
 
 def test_sources_are_known_by_their_kind():
     assert detect({}, "paper") is SOURCES["paper"]
     message = refusal(detect, {"wte.weight": (3, 4)})
-    assert message.startswith("weights: no known source (lucidrains, ")
+    assert message.startswith("no known source (lucidrains, ")
     assert "wte.weight" in message
