@@ -20,7 +20,7 @@ FLAGS: dict[str, tuple[str, Any, str]] = {
     "--batch-size": ("data.batch_size", int, "sequences per batch"),
     "--length": ("data.length", int, "tokens per sequence"),
     "--learning-rate": ("optimizer.learning_rate", float, "peak learning rate"),
-    "--weights": ("weights", str, "model directory to start from; it decides shape and tokenizer"),
+    "--weights": ("weights", str, "model to start from; it decides shape and tokenizer"),
     "--dtype": ("dtype", str, "float32, bfloat16 or float16"),
     "--seed": ("seed", int, "seed of weights, data order and dropout"),
 }
@@ -60,6 +60,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def _train(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.distributed.world import ALONE
+    from mlx_gateloop.io.models import local
     from mlx_gateloop.train import TrainConfig, estimate, train
     from mlx_gateloop.train.minutes import choose
     from mlx_gateloop.train.output import Output
@@ -70,6 +71,8 @@ def _train(arguments: argparse.Namespace) -> None:
     keys = {key for key, _, _ in FLAGS.values()}
     overrides = {key: value for key, value in vars(arguments).items() if key in keys}
     overrides |= settings(arguments.set, "model.dropout=0.1")
+    if "weights" in overrides:
+        overrides["weights"] = str(local(str(overrides["weights"])))
     if {"steps", "epochs"} <= overrides.keys():
         raise InputError("--steps and --epochs: give only one of them")
     path = None if arguments.config is None else _path(arguments.config)

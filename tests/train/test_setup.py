@@ -107,9 +107,9 @@ def test_another_type_and_a_shape_beside_it_are_refused(start, text_file, tmp_pa
     config = start(weights=str(tmp_path / "soft"), carry_state=True)[1]
     assert "carry_state needs a model of 'gateloop'" in refusal(make_model, config, 16)
     (tmp_path / "run.yaml").write_text(f"weights: {tmp_path / 'start'}")
-    for how in (["--weights", tmp_path / "start"], ["--config", tmp_path / "run.yaml"]):
-        words = ["train", *how, "--set", "model.dropout=0.1", "--dry-run", "--data", text_file]
-        assert "--weights: the directory decides model.dropout" in fails(capsys, *map(str, words))
+    for how in ("--weights demo", f"--weights {tmp_path}/start", f"--config {tmp_path}/run.yaml"):
+        words = f"train {how} --set model.dropout=0.1 --dry-run --data {text_file}".split()
+        assert "--weights: the directory decides model.dropout" in fails(capsys, *words)
 
 
 def test_a_model_beyond_memory_is_refused(text_file):
