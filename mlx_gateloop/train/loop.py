@@ -89,7 +89,7 @@ def train(
                 output.reporters += [page(output.log, Path(out) / "page.html")] * with_page
             return Run(config, data, output, resume, world).train(pace)
         except OSError as error:  # checkpoints and models raise InputError
-            advice = "what was saved is kept; give another path, or free space"
+            advice = "give another path, or free space"
             where = error.filename or out
             raise InputError(f"{where}: {error.strerror or error}; {advice}") from error
 
