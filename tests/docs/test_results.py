@@ -16,7 +16,7 @@ RECORDS = ROOT / "benchmarks" / "results" / "experiments"
 TEXTS = [RECORDS / f"text-python-{n}" for n in ("48", "convolution-phases", "convolution")]
 SMALL = [RECORDS / f"memory-horizon-small-{n}" for n in ("real", "s5", "softmax")]
 WIKI = "tuned-real mamba2 gla softmax s5 s4d hgrn2"
-WIKI += " convolution convolution-fixed convolution-real convolution-hgrn2"
+WIKI += " convolution convolution-fixed convolution-real convolution-hgrn2 convolution-gla"
 TABLES = {
     "running-sum-sobol": ["--beyond", 32],
     "memory-horizon-small-sobol": [*SMALL, "--beyond", 32],
