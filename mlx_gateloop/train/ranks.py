@@ -59,11 +59,11 @@ def files_of_first(world: World, directory: Path, *patterns: str) -> Iterator[Pa
         yield Path(folder)
 
 
-def divided(world: World, config: TrainConfig) -> World:
-    """Divide the ranks into groups that share sequences, with work for each in every batch."""
+def divided(world: World, config: TrainConfig, rows: int) -> World:
+    """Divide the ranks into groups that share sequences; each gets a part of a batch's `rows`."""
     world = world.with_sequences_over(config.sequence_parallel)
-    batch_size, length, groups = config.data.batch_size, config.data.length, world.groups
-    shares = world.sequence > 1
+    length, groups, shares = config.data.length, world.groups, world.sequence > 1
+    batch_size = rows if shares else config.data.batch_size  # a short text has fewer rows
     if batch_size < groups or (shares and batch_size % groups):
         names, advice = ("groups of ranks", "a multiple of") if shares else ("ranks", "at least")
         reason = f"{batch_size} sequences cannot be divided among {groups} {names}"

@@ -43,7 +43,7 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, source: Source, world: World = ALONE) -> None:
         self.source, self._config = source, config
-        self.world = world = ranks.divided(world, config)
+        self.world = world = ranks.divided(world, config, source.batches.batch_size)
         self.dtype: mx.Dtype = getattr(mx, config.dtype)
         self.steps = config.total_steps(source.batches.per_epoch)
         self.tokens_per_step = tokens_per_step(config)

@@ -106,15 +106,16 @@ def test_ranks_that_differ_refuse_to_start(nursery, run, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ("data.batch_size=1", "data.batch_size: 1 sequences cannot be divided among 2 ranks"),
-    ("sequence_parallel=3", "sequence_parallel: 3 ranks for a sequence do not divide"),
-    ("model.mixer=softmax start=published sequence_parallel=2", "sequence_parallel: expected"),
-    ("model.conv_size=4 sequence_parallel=2", "sequence_parallel: expected 1 with a convol"),
+@pytest.mark.parametrize(("size", "settings", "message"), [
+    (2, "data.batch_size=1", "data.batch_size: 1 sequences cannot be divided among 2 ranks"),
+    (4, "data.packed=false data.length=2600 sequence_parallel=2", "data.batch_size: 3 sequences"),
+    (2, "sequence_parallel=3", "sequence_parallel: 3 ranks for a sequence do not divide"),
+    (2, "model.mixer=softmax start=published sequence_parallel=2", "sequence_parallel: expected"),
+    (2, "model.conv_size=4 sequence_parallel=2", "sequence_parallel: expected 1 with a convol"),
 ])  # fmt: skip
-def test_runs_that_cannot_be_divided(nursery, run, tmp_path, settings, message):
+def test_runs_that_cannot_be_divided(nursery, run, tmp_path, size, settings, message):
     words = [word for setting in settings.split() for word in ("--set", setting)]
-    assert nursery.run(2, *run, tmp_path / "out", *words) == [2, 2]
+    assert nursery.run(size, *run, tmp_path / "out", *words) == [2] * size
     assert nursery.said(0).startswith(f"error: {message}")
     assert list(tmp_path.iterdir()) == []
 
