@@ -219,7 +219,7 @@ def save(model: nn.Module, tokenizer: Any, path: str | os.PathLike[str]) -> None
         path: The directory; created if missing.
 
     Raises:
-        InputError: It cannot be written, for example because the disk is full.
+        InputError: The model has LoRA layers, or cannot be written, for example to a full disk.
 
     Examples:
         See `load`.

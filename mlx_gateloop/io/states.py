@@ -58,7 +58,7 @@ def write_state(
         source: The model's directory or hub id, for mlx-lm.
 
     Raises:
-        InputError: The state is empty, or cannot be written, for example because the disk is full.
+        InputError: The state is empty, not finite or of several texts, or cannot be written.
 
     Examples:
         >>> from tempfile import NamedTemporaryFile

@@ -34,7 +34,7 @@ def gate_loop(
     Args:
         q: Queries, `[B, L, D]` (max-headed: one channel, one head) or `[B, L, H, K]`.
         k: Keys, of q's shape.
-        v: Values, `[B, L, D]` or `[B, L, H, V]`.
+        v: Values, `[B, L, D]` or `[B, L, H, V]`; each of q, k and v may have any float dtype.
         a: Transitions, `[B, L, D]`, or `[B, L, H, K]` or `[B, L, H, 1]`: a complex64 or real array,
             or a `Transition`. A real one keeps the state real and takes half the work.
         h0: State before the first step, float32 `[B, P, D]` or `[B, P, H, K, V]`: the real part,
@@ -103,7 +103,7 @@ def linear_scan(
         a: Transitions, a real or complex64 array `[B, L, ...]`.
         x: Inputs, real or complex64, of the same shape. Shapeless `mx.compile` works for the
             "cpu" backend with three axes.
-        h0: State before the first step, `[B, ...]`; None is zero.
+        h0: State before the first step, real or complex64 `[B, ...]`; None is zero.
         reverse: Run from the last step to the first.
         backend: As in `gate_loop`.
 

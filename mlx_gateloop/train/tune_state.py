@@ -58,7 +58,7 @@ def tune_state(
         data: A source of texts, as for `gateloop train --data`.
         length: Tokens of a piece of text at most; each piece begins with the state.
         batch_size: Pieces per step.
-        steps: Adam's steps at most.
+        steps: Adam's steps at most, after a fifth as many with each of three rates.
         patience: Validations without improvement, of 10, before it stops.
         answers: Learn the answers of conversations alone.
         seed: Seed of the order of the pieces.
@@ -68,7 +68,7 @@ def tune_state(
         The state and its losses; rate and scale are those of the lowest validation loss.
 
     Raises:
-        InputError: Unusable data, or a model with attention or without gradients.
+        InputError: Unusable data or numbers, or a model with attention or without gradients.
 
     Examples:
         >>> import mlx_gateloop as gl

@@ -65,8 +65,8 @@ def edit(model: nn.Module, *edits: Edit) -> Iterator[None]:
 
     Args:
         model: Ours with the mixer "gate_loop", one of `mlx_gateloop.family`, or a recurrent one of
-            mlx-lm. The channels of theirs are those of `Trace`, and `layer` counts its layers; a
-            value broadcasts to `[batch, heads, ...]`, and a delta rule, rwkv7's too, still erases.
+            mlx-lm except Mamba-1. Theirs have the channels and layers of `Trace`; a value
+            broadcasts to `[batch, heads, ...]`, and a delta rule, rwkv7's too, still erases.
         *edits: The edits; later ones act on what earlier ones left.
 
     Raises:
