@@ -26,11 +26,9 @@ from mlx_gateloop.tokenizer import train_tokenizer
 from mlx_gateloop.watch import page
 
 RUNNER = Path(__file__).parent / "shared" / "continue.mjs"
-RUNS = [
-    name
-    for name, options in VARIANTS.items()
-    if not {*options} & {*PACKAGE_ONLY, "transition"} or name == "fixed"
-]
+OTHER = {*PACKAGE_ONLY, "transition"}
+SHOWN = [name for name in VARIANTS if not {*VARIANTS[name]} & OTHER or name == "fixed"]
+RUNS = [*((name, None) for name in SHOWN), ("paper", 8), ("output gate", 4)]
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\u202e \U0001f600 caf\u00e9"
 pytestmark = needs_node
 
@@ -66,9 +64,7 @@ def greedy(model, tokenizer, ids, count):
     return first, tokenizer.decode(answer, skip_special_tokens=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "bits"), [*((name, None) for name in RUNS), ("paper", 8), ("output gate", 4)]
-)
+@pytest.mark.parametrize(("name", "bits"), RUNS)
 def test_every_variant_computes_the_same(tmp_path, name, bits):
     options = VARIANTS[name] | {"hidden_size": 64 if bits else 8, "intermediate_size": 64}
     directory = save_tiny_model(tmp_path / "model", **options)
@@ -112,11 +108,9 @@ def test_texts_are_read_as_the_tokenizer_reads_them(tmp_path, chat):
     tokenizer.chat_template = chat_tokenizer().chat_template if chat else None
     gl.save(tiny_model(vocab_size=len(tokenizer)), tokenizer, tmp_path / "model")
     file = save_page(tmp_path / "model", tmp_path)
-    letters = st.text(
-        st.sampled_from("the catsh. \n\t<|im_end|>\u00e9\u4e16\U0001f600\u2581"), min_size=1
-    )
+    alphabet = "the catsh. \n\t<|im_end|>\u00e9\u4e16\U0001f600\u2581"
+    letters = st.text(st.sampled_from(alphabet), min_size=1)
     prompts = [HOSTILE, "<|im_start|>", "\u2581\u0000"]
-
     plain = getattr(tokenizer, "backend_tokenizer", tokenizer)
     plain.encode_special_tokens = True  # a user's text has none
 
@@ -203,15 +197,13 @@ def test_in_a_browser(tmp_path):
         assert tab.locator(".original span").count() == 200
         assert tab.locator(".without span").count() == 200
         assert tab.locator(".words .forgotten").count() > 0
-        first = tab.evaluate("gateloop.generate('x', {maxTokens: 9, temperature: 1, seed: 3})")
-        again = tab.evaluate("gateloop.generate('x', {maxTokens: 9, temperature: 1, seed: 3})")
-        other = tab.evaluate("gateloop.generate('x', {maxTokens: 9, temperature: 1, seed: 4})")
+        call = "(seed) => gateloop.generate('x', {maxTokens: 9, temperature: 1, seed})"
+        first, again, other = (tab.evaluate(call, seed) for seed in (3, 3, 4))
         assert first == again != other
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
         tab.set_viewport_size({"width": 780, "height": 844})
         tab.evaluate("document.documentElement.style.zoom = 2")
-        root = "document.documentElement"
-        assert tab.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
+        assert tab.locator("html").evaluate("root => root.scrollWidth <= root.clientWidth")
         tab.click(".new")
         tab.wait_for_selector(".stop:disabled")
         assert tab.inner_text(".words") == ""
@@ -219,9 +211,17 @@ def test_in_a_browser(tmp_path):
         tab.press(".prompt", "Enter")
         tab.wait_for_selector(".tip:has-text('at most')")
         assert problems == ["file", "blob"]
-        file.write_text(file.read_text().replace('"config":', '"config"', 1))
-        tab.goto(file.as_uri())
-        assert "JSON" in tab.inner_text(".view")
+        text = file.read_text()
+        for part, damaged, reason in (
+            ('"config":', '"config"', "JSON"),
+            ('(?<=id="weights">)[^<]+', "AAAAAAAAAAA=", "JSON"),
+            ('(?<=id="worker">)', ")", "SyntaxError"),
+        ):
+            file.write_text(re.sub(part, damaged, text, count=1))
+            tab.goto(file.as_uri())
+            tab.wait_for_selector(f".view:has-text('{reason}')")
+        tab.locator(".prompt").press_sequentially("again\n")
+        assert tab.input_value(".prompt") == "again"
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.slow)])

@@ -1,4 +1,3 @@
-/** The data of a shared page. */
 /** Bytes of base64. @param {string} text */
 export function bytes(text) {
   const letters = atob(text);

@@ -26,9 +26,8 @@ class Live {
 /** The codes of a layer in rows of similar channels, as in sharing.py. @param {Uint8Array[]} columns */
 function asRows(columns) {
   const channels = columns[0].length;
-  const sums = Array.from({ length: channels }, (_, i) =>
-    columns.reduce((sum, c) => sum + c[i], 0),
-  );
+  const sumOf = (channel) => columns.reduce((sum, column) => sum + column[channel], 0);
+  const sums = Array.from({ length: channels }, (_, i) => sumOf(i));
   const order = sums.map((_, i) => i).sort((a, b) => sums[a] - sums[b] || a - b);
   const rows = Math.min(ROWS, channels);
   const starts = Array.from({ length: rows + 1 }, (_, i) => Math.round((i * channels) / rows));
@@ -68,10 +67,8 @@ export function wordAround(token, { texts, kinds }) {
     m === 0 || kinds[m] !== kinds[m - 1] || /^\s/.test(texts[m]) || /\s$/.test(texts[m - 1]);
   const all = [...texts.keys()];
   const first = all.findLast((m) => m <= token && begins(m));
-  return all.slice(
-    first,
-    all.find((m) => m > token && begins(m)),
-  );
+  const next = all.find((m) => m > token && begins(m));
+  return all.slice(first, next);
 }
 
 /** Calls to the worker, answered in order. */
@@ -86,9 +83,18 @@ class Writing {
       if (error) reject(new Error(error));
       else resolve(value);
     };
+    this.worker.onerror = ({ message }) => this.fail(new Error(message));
+  }
+
+  /** End the worker: calls without an answer fail, and all later ones. */
+  fail(error) {
+    this.failed = error;
+    this.worker.terminate();
+    for (const { reject } of this.waiting.splice(0)) reject(error);
   }
 
   call(call, options, show) {
+    if (this.failed) return Promise.reject(this.failed);
     this.worker.postMessage({ call, options });
     return new Promise((resolve, reject) => this.waiting.push({ show, resolve, reject }));
   }
@@ -108,7 +114,10 @@ class Page {
     this.writing = new Writing(document.querySelector("#worker").textContent);
     const weights = bytes(document.querySelector("#weights").textContent);
     const parts = { weights, config, tokenizer, page: { chat, stops, rates } };
-    this.ready = this.writing.call("load", parts);
+    this.writing.call("load", parts).catch((error) => {
+      this.writing.fail(error);
+      this.find("tip").textContent = error.message;
+    });
     this.#listen();
     this.#setBusy(false);
     if (window === window.top) this.find("prompt").focus();
@@ -166,13 +175,10 @@ class Page {
     const { live, view } = this;
     const fits = live.kinds[view.token] === "prompt";
     this.word = fits ? wordAround(view.token, live) : [];
-    const name = this.word
-      .map((token) => live.texts[token])
-      .join("")
-      .trim();
+    const word = this.word.map((token) => live.texts[token]).join("");
     this.find("wipe").disabled = this.busy || !fits;
     this.find("wipe").textContent = fits
-      ? `Forget ${quoted(name)}`
+      ? `Forget ${quoted(word.trim())}`
       : "Forget a word of yours: click it";
   }
 
@@ -192,9 +198,8 @@ class Page {
   async #say(text) {
     this.find("prompt").value = "";
     this.find("forget").hidden = true;
-    const [temperature, seed] = ["temperature", "seed"].map((name) =>
-      Math.max(0, this.find(name).valueAsNumber || 0),
-    );
+    const number = (name) => Math.max(0, this.find(name).valueAsNumber || 0);
+    const sampling = { temperature: number("temperature"), seed: number("seed") };
     let read = false;
     const show = (shown) => {
       read = true;
@@ -202,7 +207,7 @@ class Page {
       this.view.show(this.live);
     };
     try {
-      await this.writing.call("say", { prompt: text, temperature, seed }, show);
+      await this.writing.call("say", { prompt: text, ...sampling }, show);
     } finally {
       if (!read) this.find("prompt").value = text;
     }

@@ -21,9 +21,8 @@ function paint(canvas, width, height, share) {
 
 /** The index of the layer with the longest memory. @param {{codes: Uint8Array}[]} layers */
 function slowest(layers) {
-  const means = layers.map(
-    ({ codes }) => codes.reduce((sum, code) => sum + code, 0) / codes.length,
-  );
+  const mean = (codes) => codes.reduce((sum, code) => sum + code, 0) / codes.length;
+  const means = layers.map(({ codes }) => mean(codes));
   return means.indexOf(Math.min(...means));
 }
 
@@ -55,10 +54,8 @@ export class View {
     this.find("words").replaceChildren(...this.#turns());
     const layers = this.find("layer");
     if (layers.length !== recorded.layers.length) {
-      const names = recorded.layers.map(
-        ({ kind }, layer) => new Option(`${layer + 1}, ${kind}`, layer),
-      );
-      layers.replaceChildren(...names);
+      const option = ({ kind }, layer) => new Option(`${layer + 1}, ${kind}`, layer);
+      layers.replaceChildren(...recorded.layers.map(option));
       layers.selectedIndex = slowest(recorded.layers);
     }
     this.find("slider").max = this.last;
@@ -80,9 +77,8 @@ export class View {
   }
 
   #listen() {
-    const { columns, words, layer, slider, play } = Object.fromEntries(
-      ["columns", "words", "layer", "slider", "play"].map((name) => [name, this.find(name)]),
-    );
+    const names = ["columns", "words", "layer", "slider", "play"];
+    const [columns, words, layer, slider, play] = names.map(this.find);
     const of = (event) => event.target.dataset?.token;
     words.addEventListener("pointerover", (event) => of(event) && this.point(+of(event)));
     words.addEventListener("click", (event) => of(event) && this.goTo(+of(event)));
