@@ -199,7 +199,7 @@ class Page {
     this.find("prompt").value = "";
     this.find("forget").hidden = true;
     const number = (name) => Math.max(0, this.find(name).valueAsNumber || 0);
-    const sampling = { temperature: number("temperature"), seed: number("seed") };
+    const [temperature, seed] = ["temperature", "seed"].map(number);
     let read = false;
     const show = (shown) => {
       read = true;
@@ -207,7 +207,7 @@ class Page {
       this.view.show(this.live);
     };
     try {
-      await this.writing.call("say", { prompt: text, ...sampling }, show);
+      await this.writing.call("say", { prompt: text, temperature, seed }, show);
     } finally {
       if (!read) this.find("prompt").value = text;
     }
