@@ -78,11 +78,11 @@ def _naming(checkpoint: Checkpoint) -> Iterator[None]:
 def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, object]) -> Plan:
     with _naming(checkpoint):
         source = detect(checkpoint.shapes, kind)
-        if unknown := sorted(map(str, settings.keys() - source.settings.keys())):
-            expected = ", ".join(source.settings)
-            raise source.error(f"unknown setting {', '.join(unknown)}; expected {expected}")
-        if isinstance(source, Fla):
-            source = Fla(checkpoint.config, checkpoint.shapes)
+    if unknown := sorted(map(str, settings.keys() - source.settings.keys())):
+        expected = ", ".join(source.settings) or "none"
+        raise source.error(f"unknown setting {', '.join(unknown)}; expected {expected}")
+    if isinstance(source, Fla):
+        source = Fla(checkpoint.config, checkpoint.shapes)
     return plan_of(source, checkpoint, settings)
 
 

@@ -71,7 +71,7 @@ def _train(arguments: argparse.Namespace) -> None:
     keys = {key for key, _, _ in FLAGS.values()}
     overrides = {key: value for key, value in vars(arguments).items() if key in keys}
     overrides |= settings(arguments.set, "model.dropout=0.1")
-    if "weights" in overrides:
+    if overrides.get("weights") is not None:
         overrides["weights"] = str(local(str(overrides["weights"])))
     if {"steps", "epochs"} <= overrides.keys():
         raise InputError("--steps and --epochs: give only one of them")

@@ -62,8 +62,10 @@ def files_of_first(world: World, directory: Path, *patterns: str) -> Iterator[Pa
 def divided(world: World, config: TrainConfig, rows: int) -> World:
     """Divide the ranks into groups that share sequences; each gets a part of a batch's `rows`."""
     world = world.with_sequences_over(config.sequence_parallel)
-    length, groups, shares = config.data.length, world.groups, world.sequence > 1
-    batch_size = rows if shares else config.data.batch_size  # a short text has fewer rows
+    batch_size, length, groups = config.data.batch_size, config.data.length, world.groups
+    shares = world.sequence > 1
+    if shares and rows < batch_size and rows % groups:
+        raise InputError(f"the text has {rows} pieces for {groups} groups of ranks; give more text")
     if batch_size < groups or (shares and batch_size % groups):
         names, advice = ("groups of ranks", "a multiple of") if shares else ("ranks", "at least")
         reason = f"{batch_size} sequences cannot be divided among {groups} {names}"

@@ -45,7 +45,7 @@ def test_a_configuration_is_taken_by_its_name_and_flags_override_it(work, monkey
         assert main(["train", "--config", name, "--dry-run"]) == 0
     files = [CONFIGS / "tinyshakespeare.yaml", CONFIGS / "demo.yaml", "tiny.yaml"]
     assert taken == [TrainConfig.load(file) for file in files]
-    flags = ["--steps", "2", "--learning-rate", "0.003", "--set", "model.dropout=0.25"]
+    flags = ["--steps=2", "--learning-rate=0.003", "--set=model.dropout=0.25", "--set=weights=null"]
     assert main([*TRAIN, *flags, "--dry-run"]) == 0
     written = {"steps": 2, "optimizer.learning_rate": 0.003, "model.dropout": 0.25}
     assert taken[-1] == TrainConfig.load("tiny.yaml", written)

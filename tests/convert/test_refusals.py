@@ -89,15 +89,14 @@ def test_a_tokenizer_that_brings_code_is_refused(source, out, capsys, monkeypatc
 def test_one_part_of_a_model_is_refused(source, tmp_path, capsys):
     part = source.rename(source.with_name("model-00001-of-00002.pt"))
     for given in (part, part.parent):
-        message = refused(capsys, given, tmp_path / "out", *BYTES)
-        assert "one of several parts; give their index" in message
+        assert "several parts; give their index" in refused(capsys, given, tmp_path / "out", *BYTES)
 
 
 @pytest.mark.parametrize(("words", "what"), [
     ("--q-bits 4", "need -q"), ("--q-group-size 32", "need -q"),
     ("--tolerance nan", "--tolerance"), ("--tolerance -1", "--tolerance"),
     ("--set tokenizer=5", "setting"), ("--set ablate_complex=[a]", "setting"),
-    ("--set heads=2", "lucidrains: unknown setting heads; expected ablate_complex, "),
+    ("--set heads=2", "error: lucidrains: unknown setting heads; expected ablate_complex, "),
 ])  # fmt: skip
 def test_flags_that_cannot_mean_anything(source, out, capsys, words, what):
     assert what in refused(capsys, source, out, *BYTES, *words.split())

@@ -216,6 +216,7 @@ def test_in_a_browser(tmp_path):
             ('"config":', '"config"', "JSON"),
             ('(?<=id="weights">)[^<]+', "AAAAAAAAAAA=", "JSON"),
             ('(?<=id="worker">)', ")", "SyntaxError"),
+            ("worker-src blob:", "worker-src 'none'", "No worker starts"),
         ):
             file.write_text(re.sub(part, damaged, text, count=1))
             tab.goto(file.as_uri())

@@ -83,7 +83,7 @@ class Writing {
       if (error) reject(new Error(error));
       else resolve(value);
     };
-    this.worker.onerror = ({ message }) => this.fail(new Error(message));
+    this.worker.onerror = ({ message }) => this.fail(new Error(message || "No worker starts"));
   }
 
   /** End the worker: calls without an answer fail, and all later ones. */
