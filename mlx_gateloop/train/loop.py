@@ -150,10 +150,7 @@ class Run:
         bar = tqdm(total=self.trainer.steps, initial=progress.step, unit="step", disable=None)
         with interrupt_flag() as stop, bar:
             while not self._finished():
-                self._step(bar)
-                if planned := pace is not None and pace.is_due(progress.step):
-                    self._plan(pace)
-                    bar.total = self.trainer.steps
+                planned = self._step(bar, pace)
                 if self._is_due(config.eval_every):
                     self._validate()
                 stopping = self.world.any(stop.is_set(), "signal to stop")
@@ -172,8 +169,8 @@ class Run:
         done = progress.step, progress.best_loss, progress.skipped
         return TrainResult(self.output.directory, *done, stop_requested=stop.is_set())
 
-    def _step(self, bar: "tqdm[Any]") -> None:
-        """Take a step, and log it if that is due."""
+    def _step(self, bar: "tqdm[Any]", pace: Pace | None) -> bool:
+        """Take a step, and log it if that is due; return True if new steps were planned before."""
         progress = self.progress
         began = time.perf_counter()
         loss, norm = self.trainer.step(progress.step, progress.loss_scale)
@@ -185,8 +182,12 @@ class Run:
         peak = mx.get_peak_memory() / 2**30
         bar.set_postfix_str(f"loss {loss:.3f}, {rate:,.0f} tokens/s, {peak:.2f} GB", refresh=False)
         bar.update()
+        if planned := pace is not None and pace.is_due(progress.step):
+            self._plan(pace)
+            bar.total = self.trainer.steps
         if self._is_due(self.config.log_every):
             self._log(norm, rate, peak)
+        return planned
 
     def _plan(self, pace: Pace) -> None:
         self.config = config = pace.plan(self.config, self.progress.step)

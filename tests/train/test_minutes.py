@@ -14,6 +14,7 @@ from helpers.training import LAST, same_arrays, tiny_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.train import TrainConfig, minutes, train
 from mlx_gateloop.train.loop import Run
 from mlx_gateloop.train.minutes import PIECES, Pace, choose, predicted_loss
@@ -46,8 +47,7 @@ def test_a_run_ends_in_time_whatever_else_the_machine_does(first, changes, guess
 
 
 def test_a_run_with_no_time_left_takes_one_step_or_is_refused():
-    clock = iter([0.0, 1.0, 99.0])  # of a program that was stopped meanwhile
-    pace = Pace(9, lambda: next(clock))
+    pace = Pace(9, iter([0.0, 1.0, 99.0]).__next__)  # a program that was stopped meanwhile
     pace.start(1.0)
     assert pace.plan(tiny_run(), 0).steps == 1
     assert "give more" in refusal(Pace(9, count(step=9).__next__).start, 0.1)
@@ -59,14 +59,15 @@ def test_rates_are_linear_between_knots():
 
 
 def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without_pictures):
-    ticks = count()
-    pace = Pace(600.0, lambda: 30.0 * next(ticks))  # each piece takes some
+    pace = Pace(600.0, count(0.0, 30.0).__next__)  # each piece takes some
     pace.start(20.0)
     result = train(tiny_run(), str(text_file), tmp_path / "one", pace=pace)
     config = TrainConfig.load(tmp_path / "one" / "config.yaml")
     assert config.steps == result.steps > PIECES / 4
     assert "change both" in refusal(replace(config, steps=config.steps + 1).total_steps, 0)
     train(config, str(text_file), tmp_path / "two")
+    logs = [read_json_lines(tmp_path / name / "log.jsonl") for name in ("one", "two")]
+    assert len({tuple(record["step"] for record in log) for log in logs}) == 1
     for name in ("model.safetensors", LAST):
         same_arrays(tmp_path / "one" / name, tmp_path / "two" / name)
     later = replace(config.optimizer, knots=[*config.optimizer.knots, (config.steps + 5, 0.0)])
@@ -76,14 +77,14 @@ def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without
 
 
 def test_a_killed_validation_is_made_up_for(text_file, tmp_path, monkeypatch, without_pictures):
-    validate, ticks = Run._validate, count()
+    validate = Run._validate
 
     def killed(run):
         if run.progress.step == run.trainer.steps:
             raise SystemExit
         validate(run)
 
-    pace = Pace(600.0, lambda: 30.0 * next(ticks))
+    pace = Pace(600.0, count(0.0, 30.0).__next__)
     pace.start(20.0)
     monkeypatch.setattr(Run, "_validate", killed)
     with pytest.raises(SystemExit):
@@ -170,7 +171,6 @@ def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):
     line = fails(capsys, *words[:-2], "--out", str(tmp_path / "none"), "--resume")
     assert "--minutes" not in line  # config.yaml has the plan
     assert "already holds other files" in fails(capsys, *words[:-2], "--out", str(tmp_path))
-    ticks = count(0, 30)
-    monkeypatch.setattr(minutes.time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(minutes.time, "monotonic", count(0, 30).__next__)
     bytes_ = {"tokenizer.kind": "bytes"}
     assert "takes 0.5 of them; give more" in refusal(choose, str(text_file), 1, bytes_, 0)
