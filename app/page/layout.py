@@ -67,14 +67,15 @@ def build(handlers: Handlers) -> gr.Blocks:
         show_theme = scripts.call("tab_memory", "showTheme")
         show_tab = scripts.call("tab_memory", "showTab", "document.querySelector('#tabs')")
         start_tour = scripts.call("tour", "startOnce")  # in a browser without an earlier visit
+        escape = scripts.call("sidebars", "closeWithEscape")
         gr.HTML(
             html_template=(scripts.STATIC / "tour.html").read_text("utf-8"),
             css_template=(scripts.STATIC / "tour.css").read_text("utf-8"),
             js_on_load=scripts.call("tour", "attach", "element"),
             elem_id="tour",
         )
-        scripted = f"() => {{ {unescape}; {copies}; {show_theme}; {show_tab}; {start_tour} }}"
-        page.load(None, js=scripted, **PRIVATE)
+        called = unescape, copies, show_theme, show_tab, start_tour, escape
+        page.load(None, js=f"() => {{ {'; '.join(called)} }}", **PRIVATE)
         keep_settings(page, controls, message, text)
         add_endpoint(handlers.engine, handlers.first_model)
     return page

@@ -10,8 +10,7 @@ export const saveView = async (view) => {
   const answer =
     view.run && (await view.server.share([view.run, Number(withSystem)]).catch(() => null));
   status.textContent = answer?.message ?? (view.run ? NO_REPLY : "There is nothing to share yet.");
-  if (!answer) return;
-  save(answer.name, answer.page);
+  if (answer) save(answer.name, answer.page);
 };
 
 /** Save a text or bytes as a file. */

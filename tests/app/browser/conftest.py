@@ -105,11 +105,9 @@ class Visitor(Page):
         self.tab.locator("#list-button").click()
 
     def take(self, file):
-        self.list()
         with self.tab.expect_file_chooser() as chooser:
             self.tab.locator("#import").click()
         chooser.value.set_files(file)
-        self.list()
 
     def answer(self, text, *where):
         """Send a message and wait for the end of its answer; returns the tokens in the view."""

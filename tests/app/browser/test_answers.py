@@ -50,7 +50,9 @@ def test_an_answer_says_why_it_ended_and_goes_on(seeded):
 def test_markdown_is_styled_copied_as_it_is_and_never_loads_anything(new_page):
     page = new_page(permissions=["clipboard-read", "clipboard-write"])
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARKDOWN}]
+    page.list()
     page.take({"name": "a.json", "mimeType": "text/json", "buffer": json.dumps(messages).encode()})
+    page.list()
     page.shows(1)
     assert page.messages("bot") == [MARKDOWN]
     assert page.tab.locator("#chat .chatbot :is(img, script, style, form, input, a)").count() == 0
