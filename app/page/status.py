@@ -63,6 +63,6 @@ def status(run: Run | None, at: int = 0, branches: int = 1, problem: str = "") -
 def _end(run: Run) -> str:
     """Say what ended a run."""
     if run.error or run.stopped:
-        return "failed" if run.error else "stopped by you"
+        return "failed" if run.error else "stopped"
     limit = f"stopped at the limit of {run.max_tokens:,} tokens"
     return {"limit": limit, "stop": "stopped at the stop text"}.get(run.reason, "done")

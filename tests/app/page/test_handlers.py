@@ -301,7 +301,7 @@ def test_the_figures_of_a_run():
 
 @pytest.mark.parametrize(("reason", "line"), [
     ("end", "done"), ("limit", "stopped at the limit of 5 tokens"),
-    ("stop", "stopped at the stop text"), ("", "stopped by you"),
+    ("stop", "stopped at the stop text"), ("", "stopped"),
 ])  # fmt: skip
 def test_the_reason_of_an_end_is_said_and_what_was_cut_can_be_continued(reason, line):
     run = Run("x", pieces=[Token("word", 7, "answer")], reason=reason, max_tokens=5, done=True)
