@@ -52,8 +52,10 @@ class Keeper:
     def rename(self, session: str, new: str) -> bool:
         """Give a session's conversation another name; return whether it is new."""
         chat, new = self.sessions.chat(session), new.strip()
-        if self.folder is None or chat.name in ("", new):
+        if self.folder is None or new in ("", chat.name):
             return False
+        if not chat.name:
+            raise InputError("This conversation is not saved yet: send a message first.")
         self.folder.rename(chat.name, new)
         chat.name = new
         return True

@@ -64,7 +64,7 @@ class SideList:
         self._side, self._session, self._status = side, session, outputs[-1]
         opened = self._list.click(self.open, [self._list, session], [*shown, self._note], **QUICK)
         renamed = [self._title.submit, self._title.blur]
-        changed = gr.on(renamed, self._rename, [self._title, session], self._note, **QUICK)
+        gr.on(renamed, self._rename, [self._title, self.search, session], side, **QUICK)
         removed = self._delete.click(
             self._remove, [self.search, session], [self._deleted, *outputs, *side], **QUICK
         )
@@ -78,7 +78,7 @@ class SideList:
         taken = self._import.click(
             self._take, [self._file, *who[:2]], [*shown, self._note], js=PICK, **QUICK
         )
-        for event in (self.search.change, opened.then, changed.then, restored.then, taken.then):
+        for event in (self.search.change, opened.then, restored.then, taken.then):
             self.refresh_on(event)
         return [opened, removed, restored, taken]
 
@@ -112,12 +112,14 @@ class SideList:
         shown = messages, escape_history(messages), NO_VIEW, self._handlers.status(session, None)
         return session, session, model, system, *shown, ""
 
-    def _rename(self, title: str, session: str) -> Any:
+    def _rename(self, title: str, search: str, session: str) -> tuple[Any, ...]:
         try:
             is_new = self._keeper.rename(session, title)
         except InputError as error:
-            return note(str(error))
-        return "" if is_new else gr.skip()  # leaving the box must not hide the offer to undo
+            return gr.skip(), gr.skip(), note(str(error))  # the box keeps what was typed
+        found, title, _ = self._refresh(search, session)
+        # leaving the box must not hide the offer to undo
+        return found, title, "" if is_new else gr.skip()
 
     async def _remove(self, search: str, session: str) -> tuple[Any, ...]:
         chat = self._keeper.sessions.chat(session)

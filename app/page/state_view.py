@@ -3,7 +3,6 @@
 import base64
 import html
 import json
-from collections.abc import Awaitable
 from io import BytesIO
 
 import gradio as gr
@@ -15,7 +14,7 @@ from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.sharing import HIGH, LOW
 
 from ..generation.engine import Engine
-from ..generation.probes import Probe, ask_channels, ask_lens
+from ..generation.probes import ask_channels, ask_lens
 from ..generation.run import Run
 from ..generation.worker_pool import WorkerPool
 from . import scripts
@@ -32,15 +31,15 @@ def state_view(engine: Engine, updates: Updates, elem_id: str, linked: str = "")
     A function and not a subclass, because Gradio writes a stub file for every subclass.
     """
 
-    def probe(
-        run: Run, trace: Trace, layer: int, token: int, kind: int
-    ) -> Awaitable[dict[str, object]] | None:
+    async def probe(run: Run, trace: Trace, layer: int, token: int, kind: int) -> Reply:
         if not 0 <= layer < trace.layers or not 0 <= token < len(run.pieces):
             return None
         if not token:
             raise InputError("words: there is no word before this one")
         asked = ask_channels(engine, run, layer, token) if kind else ask_lens(engine, run, token)
-        return _result(*asked)
+        job, work = asked
+        await job.ended()
+        return {"result": work.result, "seconds": work.seconds}
 
     jobs = _row, _arrays, share, probe
     return gr.HTML(
@@ -69,11 +68,6 @@ def feed(elem_id: str) -> gr.HTML:
         js_on_load=scripts.call("state_view", "follow", f"'{elem_id}'", "props", "watch"),
         visible="hidden",
     )
-
-
-async def _result(job: Run, work: Probe) -> dict[str, object]:
-    await job.ended()
-    return {"result": work.result, "seconds": work.seconds}
 
 
 def _row(run: Run, trace: Trace, layer: int, token: int) -> Reply:
