@@ -126,7 +126,7 @@ def ask(page: Page, traffic: Counter[str], tokens: int, live: bool) -> dict[str,
     tab.wait_for_function(f"/done|stopped/.test({status})", timeout=600_000)
     seconds = time.perf_counter() - began
     if live:
-        tab.wait_for_function(f"{VIEW}.done && {VIEW}.have >= {tokens}")
+        tab.wait_for_function(f"{VIEW}.recording.done && {VIEW}.have >= {tokens}")
     text = tab.locator("#chat-status").inner_text()
     tab.wait_for_timeout(300)  # the last requests end
     return {

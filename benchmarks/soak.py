@@ -140,7 +140,7 @@ class Visitor:
             self.clear()
             self.tab.wait_for_timeout(2000)
             self.ask()
-            self.tab.wait_for_function(f"{view()}.run && {view()}.done && {view()}.have > 0")
+            self.tab.wait_for_function(f"{view()}.recording.done && {view()}.have > 0")
         except Error as error:
             self.problems.append(f"at the end: {str(error).splitlines()[0]}")
 

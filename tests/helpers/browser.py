@@ -233,7 +233,7 @@ class Page:
 
         state = view(name)
         self.tab.wait_for_function(
-            f"{state}.done && {state}.have > 0 && {state}.have === {state}.pieces.length"
+            f"{state}.recording.done && {state}.have > 0 && {state}.have === {state}.pieces.length"
         )
         status = expect(self.tab.locator(f"#{name}-status"))  # which shows the text if it fails
         status.to_have_text(re.compile("done|stopped"), timeout=PATIENCE_MS)

@@ -28,7 +28,6 @@ export class Heatmaps {
     this.marks = { selected: null, pointed: null };
     /** Values from -1 to 1 of a layer's channels. @type {{layer: number, values: number[]} | null} */
     this.bars = null;
-    this.box = null; // what the user has drawn, see `between`
     /** The recordings that share one scale. */
     this.linked = () => [this.recording];
   }
@@ -36,6 +35,7 @@ export class Heatmaps {
   reset(recording, layer, sorted) {
     Object.assign(this, { recording, layer, sorted });
     this.pictures = [];
+    this.box = null; // what the user has drawn, see `between`
     const { channels } = recording.layers[layer];
     this.order = Array.from({ length: channels }, (_, channel) => channel);
     this.sortedTokens = sorted ? this.#sort() : Infinity; // the number of tokens behind this order
@@ -118,7 +118,8 @@ export class Heatmaps {
   between(a, b) {
     const [top, bottom] = [Math.min(a.row, b.row), Math.max(a.row, b.row) + 1];
     const channels = this.pictures[0].indices.slice(top, bottom).flat();
-    const [first, stop] = [Math.min(a.from, b.from), Math.max(a.from, b.from) + a.bin];
+    const inside = (token) => Math.min(Math.max(token, 0), this.recording.pieces.length);
+    const [first, stop] = [Math.min(a.from, b.from), Math.max(a.from, b.from) + a.bin].map(inside);
     return { first, stop, top, bottom, channels, layer: this.layer };
   }
 
@@ -244,7 +245,7 @@ export class Heatmaps {
     this.#showMarks(context, place, wide, height);
     const row = height / canvas.height;
     if (i === 0 && this.bars?.layer === this.layer) this.#showBars(context, visible, row);
-    if (i || this.box?.layer !== this.layer) return;
+    if (i || !this.box) return;
     const { first: start, stop, top, bottom } = this.box;
     context.strokeStyle = SELECTED;
     context.strokeRect(place(start), top * row, place(stop) - place(start), (bottom - top) * row);

@@ -76,7 +76,7 @@ class Cursor {
       this.#showTip(view.heatmaps.cell(event), [event.clientX, event.clientY]);
     });
     canvas.addEventListener("click", (event) => {
-      if (!event.shiftKey) this.#choose(view.heatmaps.cell(event));
+      if (this.index || !view.heatmaps.box) this.#choose(view.heatmaps.cell(event));
     });
     if (this.index === 0) this.#drawBoxes();
     canvas.addEventListener("keydown", (event) => this.#key(event));
@@ -98,7 +98,10 @@ class Cursor {
     canvas.addEventListener("pointerup", () => {
       const detail = corner && heatmaps.box;
       corner = null;
-      if (detail) canvas.dispatchEvent(new CustomEvent("box", { bubbles: true, detail }));
+      if (!detail) return;
+      canvas.dispatchEvent(new CustomEvent("box", { bubbles: true, detail }));
+      heatmaps.box = detail; // the selection of its last word has removed it
+      heatmaps.show();
     });
   }
 

@@ -24,7 +24,6 @@ export class StateView {
     this.probes = new Probes(this);
     this.tip = new Tip(this.find("tip"));
     this.layer = 0;
-    this.draws = 0;
     this.early = []; // updates that arrived out of order
     this.views = linked(this, props.linked);
     this.heatmaps.linked = () => this.views.map(({ recording }) => recording);
@@ -46,9 +45,6 @@ export class StateView {
   }
   get have() {
     return this.recording.columns[this.layer].length;
-  }
-  get done() {
-    return this.recording.done;
   }
   get pieces() {
     return this.recording.pieces;
@@ -169,7 +165,6 @@ export class StateView {
     this.find("count").textContent = recording.pieces.length
       ? `${count} tokens${after}${grouped ? `, the first ${grouped.toLocaleString("en")} in groups` : ""}`
       : "";
-    this.draws++;
     this.find("real").textContent = this.layers[layer].real ? "· 0: real transitions" : "";
     heatmaps.canvases.forEach((canvas, i) => {
       this.find(`caption:has(+ .${canvas.className}) .means`).textContent = sharedPixel(
@@ -194,12 +189,14 @@ export class StateView {
   /** Show the retention of every token when this one was read. */
   select(token) {
     for (const view of this.views) view.#select(token);
-    this.element.dispatchEvent(new CustomEvent("selected", { bubbles: true, detail: token }));
+    if (token in this.pieces)
+      this.element.dispatchEvent(new CustomEvent("selected", { bubbles: true, detail: token }));
   }
 
   #select(token) {
-    if (!this.run || !(token >= 0 && token < this.pieces.length)) return;
+    if (!this.run || !(token in this.pieces)) return;
     this.memory.select(token);
+    this.heatmaps.box = null;
     this.heatmaps.reveal(token);
     this.heatmaps.show();
   }

@@ -22,7 +22,7 @@ def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
     page.tab.wait_for_function(has(21))
     box = page.tab.locator("#chat-box textarea")
     box.press_sequentially("next")
-    assert not page.view("done")
+    assert not page.view("recording.done")
     page.tab.locator("#chat-stop").click()
     assert 20 < page.finished() < 1024
     assert "stopped" in page.tab.locator("#chat-status").inner_text()

@@ -167,7 +167,7 @@ def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, 
     for count in (tokens, tokens + 15):
         page.tab.wait_for_function(has(count))
         page.painted()
-        assert not page.view("done")
+        assert not page.view("recording.done")
         assert page.tab.evaluate(AS_PAINTED_AGAIN) == []
     page.tab.locator("#chat-stop").dispatch_event("click")  # it may have ended
     page.finished()

@@ -148,8 +148,7 @@ def demo(page):
     return page
 
 
-def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(demo):
-    page = demo
+def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(page, demo):
     before = page.messages("bot")
     assert before[0].startswith("`str.split(")
     texts = [piece["text"] for piece in page.view("pieces")]
@@ -185,8 +184,7 @@ def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(dem
     assert (page.messages(), page.messages("bot")) == (["What does `str.split` do?"], before)
 
 
-def test_a_box_of_the_heatmap_is_wiped_and_the_answer_written_again(demo):
-    page = demo
+def test_a_box_of_the_heatmap_is_wiped_and_the_answer_written_again(page, demo):
     click_word(page, 0, "split")
     result = page.tab.locator("#words-result")
     for number, name in ((3, "amplified"), (2, "nothing lost"), (1, "held wiped")):
@@ -212,12 +210,15 @@ def test_a_box_of_the_heatmap_is_wiped_and_the_answer_written_again(demo):
     page.tab.keyboard.down("Shift")
     page.tab.mouse.move(box["x"] + box["width"] / 8, box["y"] + box["height"] * 99.5 / 128)
     page.tab.mouse.down()
-    page.tab.mouse.move(box["x"] + 2, box["y"] - 9, steps=3)  # above the picture
+    page.tab.mouse.move(box["x"] - 9, box["y"] - 9, steps=3)  # beside and above the picture
     page.tab.mouse.up()
     page.tab.keyboard.up("Shift")
-    until(page, f"{WORDS}.choice?.channels?.length === 100")
-    assert "in 100 channels of layer 3" in page.tab.locator("#words-bar .chosen").inner_text()
+    page.tab.locator("#words-bar .chosen:has-text('in 100 channels of layer 3')").wait_for()
+    assert page.view("heatmaps.box.first") == 0
+    page.view("select(10 ** 6)")  # a click beside the last token chooses nothing else
     page.tab.locator("#words-bar .change[value='1']").click()
     until(page, "/layer 3/.test(document.querySelector('#words-result .title').innerText)")
     until(page, SHOWS_ANSWER)
     assert result.locator(".original").inner_text() == page.messages("bot")[0]
+    page.tab.locator("#words-bar .close").click()
+    assert page.view("heatmaps.box") is None
