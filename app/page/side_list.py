@@ -117,9 +117,9 @@ class SideList:
             is_new = self._keeper.rename(session, title)
         except InputError as error:
             return gr.skip(), gr.skip(), note(str(error))  # the box keeps what was typed
-        found, title, _ = self._refresh(search, session)
-        # leaving the box must not hide the offer to undo
-        return found, title, "" if is_new else gr.skip()
+        found, old, _ = self._refresh(search, session)
+        title = gr.skip() if title.strip() else old  # its box may show another conversation by now
+        return found, title, "" if is_new else gr.skip()  # the note may offer to undo
 
     async def _remove(self, search: str, session: str) -> tuple[Any, ...]:
         chat = self._keeper.sessions.chat(session)

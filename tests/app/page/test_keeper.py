@@ -78,8 +78,8 @@ def test_an_export_can_be_imported(keeper):
     assert (name, system, messages) == ("What is a.json", "Be brief.", TOLD)
     both = [{"role": "system", "content": text} for text in "AB"]
     assert without_system(both + TOLD) == ("A\n\nB", TOLD)
-    text = "# What is a\n\n## You\n\nWhat is *a*?\n\n## Answer\n\n```python\nx\n```\n"
-    assert keeper.export("s", "", "md") == ["What is a.md", text]
+    text = "# b\n\n## You\n\nWhat is *a*?\n\n## Answer\n\n```python\nx\n```\n"
+    assert (keeper.rename("s", "b"), keeper.export("s", "", "md")) == (True, ["b.md", text])
 
 
 @pytest.mark.parametrize(("text", "line"), [
