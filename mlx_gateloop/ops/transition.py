@@ -95,14 +95,13 @@ class Transition:
 
     def planes(self) -> Planes:
         """Return the real and, if complex, imaginary part: float32, of the transition's shape."""
-        first = self.first.astype(mx.float32)
+        first, *second = (x.astype(mx.float32) for x in (self.first, self.second) if x is not None)
         if self.form == "cartesian":
-            return (first,) if self.second is None else (first, self.second)
+            return (first, *second)
         magnitude = _sigmoid(first) if self.form == "sigmoid" else mx.exp(first)
-        if self.second is None:
+        if not second:
             return (magnitude,)
-        phase = self.second.astype(mx.float32)
-        return magnitude * mx.cos(phase), magnitude * mx.sin(phase)
+        return magnitude * mx.cos(second[0]), magnitude * mx.sin(second[0])
 
     def logarithm(self) -> Planes:
         """Return log |a| and, if complex, arg a: float32, of the transition's shape."""

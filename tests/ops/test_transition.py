@@ -25,3 +25,8 @@ def test_the_sigmoids_gradient_has_no_hole():
     gradient = mx.grad(lambda g: gl.Transition.sigmoid(g).planes()[0].sum())(gamma)
     s = 1 / (1 + np.exp(-np.array(gamma, dtype=np.float64)))
     np.testing.assert_allclose(np.array(gradient), s * (1 - s), rtol=1e-6)
+
+
+def test_parts_that_were_given_in_16_bits_are_float32():
+    half = mx.array([0.5], mx.float16)
+    assert {x.dtype for x in gl.Transition("cartesian", half, half).planes()} == {mx.float32}
