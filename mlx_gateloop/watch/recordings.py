@@ -10,6 +10,7 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.errors import one_line
+from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.watch.checks import Tokens, checked_tokens
 from mlx_gateloop.watch.hooks import Call, report_of
 from mlx_gateloop.watch.instrument import Instrumented
@@ -72,7 +73,7 @@ def trace_of(model: nn.Module, tokens: Tokens) -> Trace:
         2
     """
     ids = checked_tokens(model, tokens)
-    with recording(model, window=len(ids)) as recorder:
+    with evaluating(model), recording(model, window=len(ids)) as recorder:
         mx.eval(model(mx.array(ids)[None]))
     return recorder.trace
 
@@ -191,9 +192,7 @@ class Recording:
             if not isinstance(tokens, mx.array) or tokens.ndim != 2:
                 tokens = mx.zeros((1, 0), mx.int32)  # called with something else
             length = self._check(calls, tokens.shape[1])
-            if calls:
-                self._compute(tokens, calls)
-            if not calls:
+            if not (length and calls and self._compute(tokens, calls)):
                 return
             self._passes.append((tokens, calls))
             self._waiting += length
@@ -216,15 +215,16 @@ class Recording:
                 calls.pop(name, None)
         return tokens
 
-    def _compute(self, tokens: mx.array, calls: Calls) -> None:
-        """Start the evaluation of a pass in this thread; no other can evaluate its arrays."""
+    def _compute(self, tokens: mx.array, calls: Calls) -> bool:
+        """Start the evaluation of a pass in this thread, as no other can; return True if it can."""
         try:
             async_eval(tokens, [call.arrays for of in calls.values() for call in of])
+            return True
         except (RuntimeError, ValueError) as error:  # arrays inside mx.compile
             self.catch_up()
             for name in calls:
                 self._end(name, one_line(error))
-            calls.clear()
+            return False
 
     def _take(self, passes: int) -> None:
         self._waiting = 0

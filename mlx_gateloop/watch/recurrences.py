@@ -153,6 +153,8 @@ class EditedRecurrence:
         count, shape = first.shape[hook.axis], editable.decays(given)
         start = 0 if state is None else self.position
         self.position = start + count
+        if not count:
+            return function(**given)
         edits = [(each, _chosen(name, each, shape)) for name, each in self.edits]
         alone = [editable.by_token or each.value is not None for each, _ in edits]
 

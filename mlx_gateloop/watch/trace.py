@@ -196,6 +196,7 @@ class Trace(Storage):
             Shares, float32 `[n - start + 1]` for m = start to n; NaN before the window of the
             last token.
         """
+        start, _ = self._range(start, None)
         with self._lock:
             near = [self._near(layer, self.tokens - 1) for layer in self._layers]
         first = self.tokens - min((len(rate) for rate, _, _ in near), default=0)

@@ -65,6 +65,7 @@ def test_all_rows_in_one_pass_are_those_of_each_token(name):
         trace = recorder.trace
         rows = list(trace.retentions(start))
         assert [len(row) for row in rows] == list(range(1, LENGTH - start + 1))
+        assert [*map(len, trace.retentions(start - LENGTH))] == [*map(len, rows)]
         for token, row in enumerate(rows, start):
             expected = trace.retention(token)[start:]
             known = np.isfinite(row)

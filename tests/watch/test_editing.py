@@ -51,7 +51,7 @@ def test_edits_are_exact_whole_and_token_by_token(name, data):
         close(model(text), expected)
     cache, parts = model.make_cache(), []
     with gl.watch.edit(model, *edits):
-        for start, stop in ((0, 4), (4, 5), (5, LENGTH)):
+        for start, stop in ((0, 0), (0, 4), (4, 4), (4, 5), (5, LENGTH)):
             parts.append(model(text[:, start:stop], cache))
     close(mx.concatenate(parts, 1), expected)
     assert mx.array_equal(model(text), before)  # nothing is left behind
@@ -141,19 +141,6 @@ def test_a_step_of_zero_can_be_edited():
         assert mx.isfinite(model(tokens(4), model.make_cache())).all()
 
 
-def test_a_batch_cannot_be_edited():
-    model = tiny_model()
-    with gl.watch.edit(model, Edit(0)):
-        assert refusal(model, tokens(4, batch=2)) == "edit: expected one text, got a batch of 2"
-
-
-def test_what_has_no_losses_of_channels():
-    got = refusal(gl.watch.channels, recurrent_model("mamba2"), [1, 2], 0)
-    assert got.startswith("model: expected a GateLoop")
-    assert refusal(gl.watch.channels, tiny_model(), [1, 2], 2) == "layer: expected 0 to 1, got 2"
-    assert refusal(gl.watch.channels, tiny_model(), [1], 0).startswith("tokens: expected at least")
-
-
 def test_a_cache_cannot_go_back_over_an_edit():
     model = tiny_model()
     cache = model.make_cache()
@@ -167,4 +154,9 @@ def test_what_would_be_lost_or_undefined_is_refused():
     model = tiny_model(vocab_size=40, num_outputs=5)
     with gl.watch.edit(model, Edit(keep=0)):
         assert "already being edited" in refusal(gl.watch.edit(model, Edit(write=0)).__enter__)
+        assert refusal(model, tokens(4, batch=2)) == "edit: expected one text, got a batch of 2"
     assert "predicts ids below 5, got 7" in refusal(gl.watch.channels, model, [1, 7, 3], 0)
+    got = refusal(gl.watch.channels, recurrent_model("mamba2"), [1, 2], 0)
+    assert got.startswith("model: expected a GateLoop")
+    assert refusal(gl.watch.channels, tiny_model(), [1, 2], 2) == "layer: expected 0 to 1, got 2"
+    assert refusal(gl.watch.channels, tiny_model(), [1], 0).startswith("tokens: expected at least")

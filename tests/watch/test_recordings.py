@@ -132,7 +132,7 @@ FROM_NORMED = [VARIANTS[name] for name in VARIANTS if name not in ("post norm", 
     HEADS | {"transition_per": "head", "transition": "fixed"},
 ])  # fmt: skip
 def test_the_recording_of_our_model_is_its_transitions(options):
-    model = tiny_model(**options | {"vocab_size": 50, "num_outputs": None})
+    model = tiny_model(**options | {"vocab_size": 50, "num_outputs": None, "dropout": 0.5})
     plain, before = generate(model), parts(model)
     with gl.watch.recording(model) as recorder:
         assert same(generate(model), plain)
@@ -148,9 +148,11 @@ def test_the_recording_of_our_model_is_its_transitions(options):
             left = np.prod(a[m + 1 : 10], axis=0)
             assert magnitude[m] == pytest.approx(np.abs(left).mean(), rel=1e-4)
             assert full[m] == pytest.approx((q[9] * left * k[m]).real.sum(), rel=1e-3, abs=1e-5)
-    at_once = gl.watch.trace_of(model, np.array(tokens))
+    at_once = gl.watch.trace_of(model.train(), np.array(tokens))
     assert at_once.magnitude(1) == pytest.approx(trace.magnitude(1), abs=1e-5)
     with gl.watch.recording(model) as recorder:
+        model(mx.zeros((1, 0), mx.int32))
+        assert recorder.trace.tokens == 0
         model(tokens=mx.array([tokens]))
     assert [*recorder.tokens] == tokens
 
