@@ -62,11 +62,10 @@ def parse_yaml(text: str) -> Any:
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Read a regular JSON file of at most `max_bytes` bytes that holds an object."""
     try:
-        size = path.stat().st_size
+        if path.stat().st_size > max_bytes:
+            raise InputError(f"{path}: larger than {max_bytes >> 20} MB")
         if not path.is_file():  # reading a FIFO would not end
             raise InputError(f"{path}: not a regular file")
-        if size > max_bytes:
-            raise InputError(f"{path}: larger than {max_bytes >> 20} MB")
         value = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None

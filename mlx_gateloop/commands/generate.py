@@ -64,8 +64,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         draft, its_tokenizer = load(arguments.draft_model)
         check_draft(model, tokenizer, draft, its_tokenizer)
     state = None if arguments.state is None else read_state(arguments.state, model, tokenizer)
-    how = {"draft": draft, "lookup": arguments.lookup, "state": state}
-    print_generated(arguments, model, tokenizer, **how)
+    print_generated(arguments, model, tokenizer, draft=draft, lookup=arguments.lookup, state=state)
 
 
 def check_texts(arguments: argparse.Namespace) -> None:
