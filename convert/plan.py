@@ -40,7 +40,7 @@ class Plan:
     def reference(self) -> Reference:
         """Build the source's own model with the checkpoint's weights."""
         assert isinstance(self.source, Source)  # a single layer has none
-        return self.source.reference(self.args, self.settings, self.checkpoint.tensor)
+        return self.source.reference(self.args, self.checkpoint.tensor)
 
     @property
     def parameters(self) -> int:

@@ -85,7 +85,7 @@ class Source(Format[Args]):
         """Tell by its names whether a checkpoint is of this source."""
 
     @abstractmethod
-    def reference(self, args: Args, settings: Settings, tensor: Tensor) -> Reference:
+    def reference(self, args: Args, tensor: Tensor) -> Reference:
         """Build the source's own model; `tensor` reads the checkpoint."""
 
     def flag(self, settings: Settings, name: str) -> bool:

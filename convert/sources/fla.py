@@ -112,7 +112,7 @@ class Fla(Source[Any]):
                 rules.append(Rule(key, (), lambda _: []))  # not used
         return rules
 
-    def reference(self, args: Any, settings: Settings, tensor: Tensor) -> Reference:
+    def reference(self, args: Any, tensor: Tensor) -> Reference:
         def weight(name: str) -> np.ndarray:  # as it is in the file, so that `table` is verified
             former = name.replace("g_norm", "g_norm_swish_gate")
             array = tensor(former if former in self.shapes else name)

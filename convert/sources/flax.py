@@ -116,7 +116,7 @@ class Flax(Source[ModelArgs]):
             ]
         return [*rules, *_dense("head", "lm_head")]
 
-    def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
+    def reference(self, args: ModelArgs, tensor: Tensor) -> Reference:
         with needing("flax flax-gated-linear-rnn"):
             from flax import linen
             from flax_gated_linear_rnn import GatedLinearRNNLM

@@ -83,7 +83,7 @@ class Jax(Source[ModelArgs]):
             rules.append(Rule(name(f"{gates}.wa"), transition, with_biases))
         return rules
 
-    def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
+    def reference(self, args: ModelArgs, tensor: Tensor) -> Reference:
         name = _source_name(args)
         return JaxReference(
             args, lambda key: np.array(tensor(name(key)).astype(mx.float32), np.float64)

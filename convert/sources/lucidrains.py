@@ -78,7 +78,7 @@ class Lucidrains(Source[ModelArgs]):
         head = "to_logits.1.weight" if args.final_norm else "to_logits.weight"
         return [*rules, same(head, "lm_head.weight")]
 
-    def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
+    def reference(self, args: ModelArgs, tensor: Tensor) -> Reference:
         with needing("torch gateloop-transformer"):
             from gateloop_transformer import Transformer
         if args.intermediate_size % args.hidden_size:

@@ -88,7 +88,7 @@ class Paper(Source[ModelArgs]):
             rules += linear("head", "lm_head", bool(args.head_bias))
         return rules
 
-    def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
+    def reference(self, args: ModelArgs, tensor: Tensor) -> Reference:
         """Build the paper's equations in float64 NumPy, one token after the other."""
         weights = {
             rule.source: np.array(tensor(rule.source).astype(mx.float32), np.float64)

@@ -55,7 +55,7 @@ def converted(state, kind, settings=None):
             assert array.shape == ours[key].shape, key
             weights[key] = array
     model.update(tree_unflatten(list(weights.items())))
-    return model, source.reference(args, settings or {}, lambda name: mx.array(state[name]))
+    return model, source.reference(args, lambda name: mx.array(state[name]))
 
 
 def difference(ours, source):
