@@ -95,13 +95,14 @@ class Transition:
 
     def planes(self) -> Planes:
         """Return the real and, if complex, imaginary part: float32, of the transition's shape."""
-        first, *second = (x.astype(mx.float32) for x in (self.first, self.second) if x is not None)
+        first = self.first.astype(mx.float32)
+        second = None if self.second is None else self.second.astype(mx.float32)
         if self.form == "cartesian":
-            return (first, *second)
+            return (first,) if second is None else (first, second)
         magnitude = _sigmoid(first) if self.form == "sigmoid" else mx.exp(first)
-        if not second:
+        if second is None:
             return (magnitude,)
-        return magnitude * mx.cos(second[0]), magnitude * mx.sin(second[0])
+        return magnitude * mx.cos(second), magnitude * mx.sin(second)
 
     def logarithm(self) -> Planes:
         """Return log |a| and, if complex, arg a: float32, of the transition's shape."""
