@@ -46,8 +46,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     if not argv or argv[0] not in OVER_RANKS:
         raise InputError(f"launch: expected -- and one of the commands {', '.join(OVER_RANKS)}")
     parse(argv)
-    hostfile = arguments.hostfile
-    hosts = local_hosts(arguments.n) if hostfile is None else read_hostfile(hostfile)
+    hosts = read_hostfile(arguments.hostfile) if arguments.n is None else local_hosts(arguments.n)
     hosts = replace(hosts, backend=arguments.backend or hosts.backend)
     how = arguments.port, arguments.python, arguments.limit, arguments.start_limit
     return launch(Settings(hosts, *how), argv, arguments.restarts)

@@ -31,13 +31,13 @@ def _run(arguments: argparse.Namespace) -> None:
     for word in arguments.arguments or ["--help"]:  # --model=NAME as --model NAME
         flag, equals, value = word.partition("=")
         words += [flag, value] if equals and flag in MODEL_FLAGS else [word]
-    for at, (flag, value) in enumerate(pairwise(words), 1):
-        if flag not in MODEL_FLAGS:
-            continue
-        if value.startswith(("/", ".", "~")) and not Path(value).expanduser().exists():
+    named = [at for at, flag in enumerate(words[:-1], 1) if flag in MODEL_FLAGS]
+    for at in named:
+        flag, value, path = words[at - 1], words[at], Path(words[at]).expanduser()
+        if value.startswith(("/", ".", "~")) and not path.exists():
             advice = "give one, or a name such as demo"
             raise InputError(f"{flag} {value}: no such model directory; {advice}")
-        words[at] = os.fspath(local(str(Path(value).expanduser())))
+        words[at] = os.fspath(local(str(path)))
     if words[0] == "awq":
         from mlx_lm.quant import awq
 
@@ -67,8 +67,10 @@ def _run(arguments: argparse.Namespace) -> None:
         if words[0] != "chat":  # Ctrl-D ends it
             raise
         print()
-    except (ValueError, ModuleNotFoundError) as error:
+    except (OSError, ValueError, ModuleNotFoundError) as error:
         known = {"Cannot save to the path": one_line(error)}
+        absent = " and ".join(words[at] for at in named if not Path(words[at]).exists())
+        known["snapshot folder"] = f"{absent or 'default model'}: no directory, and no hub to ask"
         advice = {"lora": 'give lines of "text"'}.get(words[0], "use gateloop mlx-lm generate")
         known["chat_template is not set"] = f"no chat template; {advice}"
         if (package := getattr(error, "name", None)) in ("datasets", "lm_eval"):

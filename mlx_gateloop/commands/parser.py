@@ -67,8 +67,9 @@ def add_model(command: argparse.ArgumentParser) -> None:
 
 def positive(text: str) -> int:
     """Parse an argument that is a whole number of at least 1."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text}")
     return number
 
 

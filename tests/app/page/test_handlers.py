@@ -319,8 +319,7 @@ def test_continue_goes_on_with_the_same_random_numbers_and_inside_a_letter(handl
     for limit in range(1, 12):
         history = last(chat(handlers, "hello", me, **sampling | {"max_tokens": limit}))[1]
         rest = sampling | {"max_tokens": 12 - limit, "seed": -1}
-        more = handlers.go_on(history, me, model="tiny", system="", **rest)
-        assert last(more)[0] == whole, limit
+        assert last(handlers.go_on(history, me, model="tiny", system="", **rest))[0] == whole, limit
     (nothing := Run("tiny")).finish()
     monkeypatch.setattr(handlers.engine, "submit", lambda *_, **__: nothing)
     more = handlers.go_on(whole, me, model="tiny", system="", **VALUES)
