@@ -30,8 +30,9 @@ from mlx_gateloop.experiments.report import write_report
 from mlx_gateloop.experiments.results import LOG, find_curve, write_curve
 from mlx_gateloop.experiments.runs import CONFIG, Run
 from mlx_gateloop.experiments.tuning import best, trials
-from mlx_gateloop.io.files import contents, left_in, locked, sweep
+from mlx_gateloop.io.files import contents, left_in, locked, sweep, write_text
 from mlx_gateloop.io.interrupt import Interrupted
+from mlx_gateloop.train.output import has_checkpoint
 from mlx_gateloop.train.task import TaskSource
 
 
@@ -88,14 +89,15 @@ def _restore(out: Path, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
     tree = read_results(out)
     for run in runs:
         record = run.find(tree)
-        if run.directory.exists() or record is None or not record["finished"]:
+        begun = run.read() is not None or has_checkpoint(run.directory)
+        if begun or record is None or not record["finished"]:
             continue
-        run.directory.mkdir(parents=True)
+        run.directory.mkdir(parents=True, exist_ok=True)  # a kill may have left it without a record
         config = run.config(tasks[0]).to_dict()
         (run.directory / CONFIG).write_text(yaml.safe_dump(config), encoding="utf-8")
         if curve := find_curve(tree, record):
             write_curve(curve, run.directory / LOG, measure_of(run.experiment.name))
-        run.record.write_text(f"{json.dumps(record)}\n", encoding="utf-8")
+        write_text(run.record, f"{json.dumps(record)}\n")
 
 
 def _train(runs: Sequence[Run], task: Task, logs: Path, jobs: int) -> bool:
