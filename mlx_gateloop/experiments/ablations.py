@@ -89,9 +89,10 @@ def _report(out: Path, experiment: Experiment, shared: Mapping[str, object], com
             row = [text]
             for by_seed, ours in zip(accuracies[name], accuracies[OURS], strict=True):
                 row.append(mean_and_spread(list(by_seed.values())) if by_seed else "-")
-                row.append("-" if name == OURS else _difference(by_seed, ours))
+                row.append("-" if name == OURS else mean_difference(differences(by_seed, ours)))
             parameters = (f"{runs[0]['parameters']:,}" for runs in results[name].values())
-            rows.append([*row, _difference(*accuracies[name]), ", ".join(parameters)])
+            lead = mean_difference(differences(*accuracies[name]))
+            rows.append([*row, lead, ", ".join(parameters)])
     one, other = map(title, experiment.models)
     changed = ", ".join(f"{key}={value}" for key, value in shared.items())
     header = ["change", one, f"{one}: change", other, f"{other}: change", "lead", "parameters"]
@@ -106,8 +107,3 @@ def _report(out: Path, experiment: Experiment, shared: Mapping[str, object], com
         markdown_table(header, rows),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _difference(first: Mapping[int, float], second: Mapping[int, float]) -> str:
-    values = differences(first, second)
-    return mean_difference(values) if values else "-"

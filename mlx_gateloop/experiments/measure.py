@@ -66,7 +66,7 @@ def differences(first: Mapping[int, float], second: Mapping[int, float]) -> list
 
 
 def mean_difference(values: Sequence[float]) -> str:
-    return f"{np.mean(values):+.3f}{interval(values)}"
+    return f"{np.mean(values):+.3f}{interval(values)}" if values else "-"
 
 
 def interval(values: Sequence[float]) -> str:

@@ -1,5 +1,3 @@
-"""The ablations of what the paper leaves open, and their table."""
-
 import numpy as np
 import pytest
 from helpers.errors import refusal
@@ -11,7 +9,7 @@ from mlx_gateloop.cli import main
 from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.experiments import ablations
 from mlx_gateloop.experiments.ablations import ABLATIONS, OURS, run_ablations
-from mlx_gateloop.experiments.measure import interval
+from mlx_gateloop.experiments.measure import interval, mean_difference
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.results import read_runs
 
@@ -60,6 +58,7 @@ def test_the_table_compares_each_change_with_ours_by_seed(tmp_path, capsys):
     for column, by_seed in changes.items():
         expected = f"{by_seed.mean():+.3f}{interval(by_seed.tolist())}"
         assert table[ABLATIONS["post-norm"][0]][column] == expected
+    assert mean_difference([]) == "-"  # where no seed has both
     text = (out / "ablations.md").read_text()
     assert capsys.readouterr().out == text + "\n"
     shared = ", ".join(f"{key}={value}" for key, value in TINY_EXPERIMENT.items())
