@@ -158,6 +158,8 @@ def main() -> None:
     parser.add_argument("texts", nargs="*", type=Path, metavar="TEXT")
     parser.add_argument("--minutes", nargs="+", type=float, default=[1.0, 5.0], metavar="N")
     given = parser.parse_args()
+    if len({text.stem for text in given.texts}) < len(given.texts):
+        parser.error("two texts have the same name, by which RECORDS knows them; rename one")
     print(table(compare(given.records, given.texts, given.minutes)))
 
 

@@ -49,6 +49,8 @@ def main() -> None:
         model.eval()
     blocks = read_tokens([arguments.text], tokenizer, 0)
     ids = list(islice((token for block, *_ in blocks for token in block), arguments.tokens))
+    if len(ids) < 11 * TOKENS:
+        parser.error(f"expected {11 * TOKENS:,} tokens or more to read, got {len(ids):,}")
     state, rows = gl.State(model.make_cache()), []
     state.read(model, ids[:TOKENS])  # the first pass allocates
     tenth = (len(ids) - TOKENS) // 10 // TOKENS * TOKENS

@@ -168,7 +168,9 @@ def main() -> int:
             seconds = time.perf_counter() - began
             healthy = server.is_healthy()
     quarter = max(1, len(clients.memory) // 4)
-    second, last = (median(clients.memory[n * quarter :][:quarter]) for n in (1, 3))
+    second, last = (
+        median(clients.memory[n * quarter :][:quarter] or clients.memory) for n in (1, 3)
+    )
     kinds = ", ".join(f"{count} {kind}" for kind, count in clients.counts.most_common())
     lines = {
         "requests": kinds,

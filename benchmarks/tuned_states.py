@@ -145,6 +145,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--keys", nargs="+", default=["time_mixing.v_proj"])
     given = parser.parse_args()
+    if len({text.stem for text in given.texts}) < len(given.texts):
+        parser.error("two texts have the same name, by which RECORDS knows them; rename one")
     given.records.touch()  # before the long work
     for seed in range(given.seeds):
         for text in given.texts:

@@ -1,5 +1,3 @@
-"""The reports: their tables and files, and rows of peers."""
-
 import sys
 
 import mlx.core as mx

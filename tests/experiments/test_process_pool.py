@@ -11,7 +11,6 @@ from helpers.errors import refusal
 from mlx_gateloop.experiments.process_pool import run_processes
 from mlx_gateloop.io.interrupt import Interrupted
 
-PATIENCE = 120  # seconds
 WRITE = "import os, pathlib; pathlib.Path({!r}).write_text(os.environ['OPENBLAS_NUM_THREADS'])\n"
 WAIT = "import time\nwhile not pathlib.Path({!r}).exists(): time.sleep(0.01)\n"
 STOP = """
@@ -45,7 +44,7 @@ def test_ctrl_c_is_handed_on_and_all_are_waited_for(tmp_path, capfd):
     ready, saved, never = (tmp_path / name for name in ("ready", "saved", "never"))
 
     def press():
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + 120
         while not ready.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)

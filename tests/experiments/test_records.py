@@ -1,9 +1,9 @@
 import json
-from pathlib import Path
 
 import pytest
 from helpers.errors import refusal
 from helpers.records import run_record, trial_record
+from helpers.scripts import ROOT
 
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.records import RunRecord, TrialRecord, read_record, read_results
@@ -70,10 +70,7 @@ def test_damaged_results(tmp_path, damage):
 
 
 def test_the_published_results_are_read():
-    folder = Path(__file__).parents[2] / "benchmarks" / "results" / "experiments"
-    if not folder.exists():
-        pytest.skip("benchmarks/ is not part of an installed package")
-    files = [*folder.rglob("results.json")]
+    files = [*(ROOT / "benchmarks/results/experiments").rglob("results.json")]
     assert len(files) > 10
     for file in files:
         tree = read_results(file.parent)

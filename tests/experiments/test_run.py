@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from helpers.errors import refusal
-from helpers.experiments import cells, names, raw_results, results, tiny
+from helpers.experiments import RUNNING_SUM, cells, names, raw_results, results, tiny
 from helpers.training import TINY_EXPERIMENT as TINY
 
 from mlx_gateloop.experiments.presets import PRESETS
@@ -106,8 +106,7 @@ def test_softmax_without_positions_has_no_transitions_to_show(tmp_path):
 )
 def test_the_bar(tmp_path, model, low, high):
     """A model that can't decide to forget doesn't learn a sum since the last reset."""
-    bar = PRESETS["memory-horizon"]["running_sum"]
-    short = bar.changed_by({"steps": 250, "task.length": 32}, seeds=1, models=[model])
+    short = RUNNING_SUM.changed_by({"steps": 250, "task.length": 32}, seeds=1, models=[model])
     run_experiment(short, tmp_path / "out")
     (result,) = results(tmp_path / "out")
     assert low <= result["accuracy"] <= high

@@ -1,5 +1,3 @@
-"""The style of lines and legends."""
-
 import pytest
 
 from mlx_gateloop.plots.style import COLOURS, add_ranked_legend, line_style, new_figure
