@@ -1,6 +1,7 @@
 """Conversations that are saved by themselves, with each message and each answer."""
 
 import json
+import threading
 from typing import Any
 
 from mlx_gateloop.errors import InputError
@@ -20,6 +21,7 @@ class Keeper:
     def __init__(self, folder: ConversationFolder | None, sessions: Sessions) -> None:
         self.folder, self.sessions = folder, sessions
         self._pool = WorkerPool(threads=1, max_jobs=64)
+        self._lock = threading.Lock()  # of the chats' names and versions
 
     async def keep(self, chat: Chat, session: str, model: str, system: str) -> None:
         """Save a session's chat in another thread; see `save`."""
@@ -28,17 +30,18 @@ class Keeper:
     def save(self, chat: Chat, session: str, model: str, system: str) -> None:
         """Save a session's chat; a failure is in `Chat.problem`."""
         folder, (messages, _) = self.folder, chat.shown()
-        if folder is None or not messages or chat.deleted:
-            return
-        branches = [b for at, b in enumerate(chat.branches) if b and at != chat.at]
-        name, whole = chat.name or title(messages), with_system(system, messages)
-        try:
-            saved = folder.keep(name, chat.version, session, model, whole, branches)
-            taken = f"Another tab changed {name}. This conversation is now {saved[0]}."
-            chat.problem = taken if chat.version and saved[0] != name else ""
-            chat.name, chat.version = saved
-        except InputError as error:
-            chat.problem = public_line(str(error))
+        with self._lock:
+            if folder is None or not messages or chat.deleted:
+                return
+            branches = [b for at, b in enumerate(chat.branches) if b and at != chat.at]
+            name, whole = chat.name or title(messages), with_system(system, messages)
+            try:
+                saved = folder.keep(name, chat.version, session, model, whole, branches)
+                taken = f"Another tab changed {name}. This conversation is now {saved[0]}."
+                chat.problem = taken if chat.version and saved[0] != name else ""
+                chat.name, chat.version = saved
+            except InputError as error:
+                chat.problem = public_line(str(error))
 
     def open(self, name: str) -> tuple[str, str, str, History]:
         """Open a conversation; return a new session, the model, the system prompt, the messages."""
@@ -56,9 +59,18 @@ class Keeper:
             return False
         if not chat.name:
             raise InputError("This conversation is not saved yet: send a message first.")
-        self.folder.rename(chat.name, new)
-        chat.name = new
+        with self._lock:
+            self.folder.rename(chat.name, new)
+            chat.name = new
         return True
+
+    def delete(self, chat: Chat) -> str:
+        """Delete a chat's file; return its name for `ConversationFolder.restore`."""
+        assert self.folder is not None
+        with self._lock:
+            deleted = self.folder.delete(chat.name)
+            chat.deleted = True
+        return deleted
 
     def export(self, session: str, system: str, kind: str) -> list[str]:
         """Write a session's messages as Markdown or JSON; return the file's name and content."""

@@ -126,11 +126,9 @@ class SideList:
         name = chat.name
         if not name or chat.deleted:
             return *[gr.skip()] * 7, note("This conversation is not saved.")
-        chat.deleted = True
         try:
-            deleted = await asyncio.to_thread(self._folder.delete, name)
+            deleted = await asyncio.to_thread(self._keeper.delete, chat)
         except InputError as error:
-            chat.deleted = False
             return *[gr.skip()] * 7, note(str(error))
         emptied = await self._handlers.clear(session)
         found, title, _ = self._refresh(search, session)

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from concurrent.futures import ThreadPoolExecutor, wait
 from unittest.mock import Mock
 
 import pytest
@@ -40,11 +41,26 @@ def test_a_chat_is_saved_under_its_title_and_opened_with_its_branches(keeper):
 
 
 def test_an_answer_that_still_runs_does_not_write_a_deleted_chat_again(keeper):
-    chat = keep(keeper, "s", ASKED)
-    chat.deleted = True
-    keeper.folder.delete(chat.name)
+    keeper.delete(keep(keeper, "s", ASKED))
     keep(keeper, "s", TOLD)
     assert keeper.folder.names() == []
+
+
+@pytest.mark.parametrize(("change", "left"), [
+    (lambda keeper, chat: keeper.rename("s", "Signs"), ["Signs"]), (Keeper.delete, []),
+])  # fmt: skip
+def test_a_change_during_a_save_leaves_no_second_file(keeper, monkeypatch, change, left):
+    chat = keep(keeper, "s", ASKED)
+    write = keeper.folder.keep
+    with ThreadPoolExecutor(1) as pool:
+
+        def slow(*arguments):
+            wait([pool.submit(change, keeper, chat)], timeout=0.1)
+            return write(*arguments)
+
+        monkeypatch.setattr(keeper.folder, "keep", slow)
+        keep(keeper, "s", TOLD)
+    assert keeper.folder.names() == left
 
 
 def test_two_tabs_of_a_conversation_lose_nothing(keeper):
