@@ -93,7 +93,9 @@ class Cursor {
       if (corner) canvas.setPointerCapture(event.pointerId); // the box may end outside
     });
     canvas.addEventListener("pointermove", (event) => {
-      if (corner) heatmaps.box = heatmaps.between(corner, heatmaps.cell(event));
+      if (!corner) return;
+      heatmaps.box = heatmaps.between(corner, heatmaps.cell(event));
+      heatmaps.show();
     });
     canvas.addEventListener("pointerup", () => {
       const detail = corner && heatmaps.box;
