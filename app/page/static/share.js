@@ -9,8 +9,9 @@ export const saveView = async (view) => {
   status.textContent = "Making the page…";
   const answer =
     view.run && (await view.server.share([view.run, Number(withSystem)]).catch(() => null));
-  status.textContent = answer?.message ?? (view.run ? NO_REPLY : "There is nothing to share yet.");
-  if (answer) save(answer.name, answer.page);
+  const none = view.run ? NO_REPLY : "There is nothing to share yet.";
+  status.textContent = answer?.message ?? answer?.error ?? none;
+  if (answer?.page) save(answer.name, answer.page);
 };
 
 /** Save a text or bytes as a file. */

@@ -232,8 +232,9 @@ export class StateView {
 
   async downloadArrays() {
     const file = this.run && (await this.server.arrays([this.run]).catch(() => null));
-    if (file) save(file.name, bytes(file.data));
-    else this.find("note").textContent = this.run ? NO_REPLY : "There is nothing to download yet.";
+    const none = this.run ? NO_REPLY : "There is nothing to download yet.";
+    if (file?.data) save(file.name, bytes(file.data));
+    else this.find("note").textContent = file?.error ?? none;
   }
 
   /** Zoom and scroll the linked views like this one. */

@@ -1,0 +1,11 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { saveView } from "../../../../app/page/static/share.js";
+
+test("a page that cannot be made is no file, and the server's line says why", async () => {
+  const status = {};
+  const find = (name) => (name === "saved" ? status : { checked: false });
+  await saveView({ find, run: "a", server: { share: async () => ({ error: "too long" }) } });
+  assert.equal(status.textContent, "too long");
+});
