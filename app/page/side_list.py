@@ -18,7 +18,7 @@ from .markdown import escape_history
 from .sessions import Chat, History
 from .status import note
 
-SAVE = f"(file) => {{ {scripts.call('share', 'save', '...file')} }}"
+SAVE = f"(file) => {{ file && {scripts.call('share', 'save', '...file')} }}"
 PICK = f"(_, s, m) => {scripts.call('share', 'pickText')}.then((file) => [file, s, m])"
 Opened = tuple[str, str, str, History]  # session, model, system prompt, messages
 
@@ -93,6 +93,8 @@ class SideList:
         return found, chat.name, state
 
     def _export(self, session: str, system: str, kind: str) -> tuple[Any, str]:
+        if not self._keeper.sessions.get(session)[0]:
+            return None, note("There is nothing to export yet.")
         return self._keeper.export(session, system, kind), ""
 
     def open(self, chosen: list[str], session: str) -> tuple[Any, ...]:
