@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.io.files import locked, sweep
 
 from ..generation.models import Models
@@ -136,7 +136,8 @@ class ConversationFolder:
 
     def _known(self, name: str) -> Path:
         if name not in [path.stem for path, _ in self._files()]:
-            raise InputError("Choose a saved conversation.")
+            reason = "another tab may have renamed or deleted it"
+            raise InputError(f"{shown(name)} is not saved: {reason}")
         return self._path(name)
 
     def _path(self, name: str) -> Path:

@@ -66,7 +66,7 @@ def test_rename_delete_and_restore_lose_nothing(saved, folder, monkeypatch):
     saved.rename("one", "uno")
     assert "already exists" in refusal(saved.rename, "uno", "two")
     assert "at most 60" in refusal(saved.rename, "uno", "../x")
-    assert "Choose a saved conversation" in refusal(saved.rename, "one", "more")
+    assert "'one' is not saved" in refusal(saved.rename, "one", "more")
     saved.delete("uno")
     assert saved.names() == ["two"]
     save(saved, "uno", CHAT[:1])
@@ -98,7 +98,7 @@ def test_a_name_is_no_path(saved, folder):
     wrong += ["\U00020000" * 60, None, 5, ["a"]]
     for name in wrong:
         assert "A title has at most" in refusal(save, saved, name)
-        assert "Choose a saved conversation" in refusal(saved.open, name)
+        assert "is not saved: another tab" in refusal(saved.open, name)
     assert not [*folder.glob("*.safetensors")]
 
 
@@ -127,7 +127,7 @@ def test_links_do_not_lead_out_of_the_folder(saved, folder, tmp_path):
     (folder / "folder.safetensors").mkdir()
     assert sorted(saved.names()) == ["inside", "within"]
     for name in ("out", "dangling", "itself", "folder"):
-        assert "Choose a saved conversation" in refusal(saved.open, name)
+        assert "is not saved: another tab" in refusal(saved.open, name)
         assert save(saved, name)[0] == f"{name} 2"  # beside the link
     assert not (tmp_path / "new.safetensors").exists()
 
