@@ -63,7 +63,7 @@ def chat_tab(
     changed.append(stream(more.click, handlers.go_on, inputs, outputs))
     for event, change in ((chatbot.retry, _retry), (chatbot.edit, _edit)):
         again = event(change, history, history, **QUICK)
-        changed.append(stream(again.then, handlers.answer, inputs, outputs))
+        changed.append(stream(again.success, handlers.answer, inputs, outputs))
     undone = chatbot.undo(_undo, [history, box], [history, box], **QUICK)
     undone.then(handlers.undo, [history, *who.values(), start], outputs, **QUICK)
     for button, step in ((older, -1), (newer, 1)):
@@ -98,7 +98,10 @@ def _retry(history: History, event: gr.RetryData) -> History:
 
 
 def _edit(history: History, event: gr.EditData) -> History:
-    return [*history[: _index(event)], {"role": "user", "content": str(event.value)}]
+    earlier, text = history[: _index(event)], str(event.value)
+    if not text.strip():
+        raise user_error("Type a message first.")
+    return [*earlier, {"role": "user", "content": text}]
 
 
 def _undo(history: History, typed: str, event: gr.UndoData) -> tuple[Any, ...]:
