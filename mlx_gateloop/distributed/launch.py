@@ -1,5 +1,6 @@
 """A command over several ranks: their processes, their output, their end and the reason for it."""
 
+import codecs
 import json
 import os
 import re
@@ -73,6 +74,7 @@ class Rank:
         self.code: int | None = None  # as the rank reports it, with its last line
         self.line = ""
         self._rest = self._noise = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # of the standard error
 
     def read(self, data: bytes) -> None:
         """Take the next bytes of the standard output: show the text, keep the rest."""
@@ -91,7 +93,7 @@ class Rank:
         data = self._noise + data
         *_, last = [None, *NOISE.finditer(data)]
         self._noise = last[0] if last and not last[1] else b""
-        sys.stderr.write(NOISE.sub(b"", data).decode(errors="replace"))
+        sys.stderr.write(self._decoder.decode(NOISE.sub(b"", data)))
         sys.stderr.flush()
 
     def send(self, word: bytes) -> None:

@@ -252,9 +252,12 @@ def test_events_between_lines_of_text(capfdbinary):
     ]  # fmt: skip
 
 
-def test_a_rank_that_has_ended_is_ended(monkeypatch):
+def test_a_rank_that_has_ended_is_ended(monkeypatch, capsys):
     """On macOS a group whose processes have ended cannot be signalled."""
     monkeypatch.setattr(os, "killpg", Mock(side_effect=PermissionError))
     rank = launch.Rank(0, Host("127.0.0.1", ()), ["true"])
     rank.end()
     assert rank.process.returncode == 0
+    for byte in "ä".encode():  # which two reads may split
+        rank.read_error(bytes([byte]))
+    assert capsys.readouterr().err == "ä"
