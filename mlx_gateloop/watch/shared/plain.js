@@ -9,7 +9,7 @@ export const plain = (text) =>
 
 /** Shorten and quote a text. @param {string} text */
 export function quoted(text) {
-  const letters = [...plain(text.replaceAll("\n", "↵"))];
+  const letters = [...plain(text).replaceAll("\n", "↵")];
   return `“${letters.length > 40 ? `${letters.slice(0, 39).join("")}…` : letters.join("")}”`;
 }
 

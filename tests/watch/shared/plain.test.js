@@ -14,7 +14,7 @@ test("what turns the direction of a text, and control characters, are shown as c
 });
 
 test("long texts are cut in quotation marks", () => {
-  assert.equal(quoted("a\nb"), "“a↵b”");
+  assert.equal(quoted("a\r\nb\n"), "“a↵b↵”");
   assert.equal(quoted("x".repeat(60)), `“${"x".repeat(39)}…”`);
 });
 
