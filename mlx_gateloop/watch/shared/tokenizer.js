@@ -8,6 +8,7 @@ export class Tokenizer {
     this.longest = pieces.reduce((most, piece) => Math.max(most, piece.length), 1);
     this.special = new Map(Object.entries(special));
     this.ids = new Map(pieces.map((piece, id) => [piece, id]));
+    for (const [name, id] of this.special) pieces[id] = name; // some are no pieces
     this.ranks = new Map(merges.map(([a, b], rank) => [`${a}\0${b}`, rank]));
     const names = [...this.special.keys()].sort((a, b) => b.length - a.length); // the longest wins
     const escaped = names.map((name) => name.replace(/\W/g, "\\$&"));
