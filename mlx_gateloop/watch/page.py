@@ -26,6 +26,7 @@ SCRIPTS = ("colours.js", "data.js", "plain.js", "play.js", "view.js", "live.js")
 WORKER = ("model.js", "tokenizer.js", "writer.js", "worker.js")
 BITS, GROUP = 8, 64  # quantization of matrices
 MAX_PARAMETERS = 30_000_000  # 40 MB of HTML; a token then takes a tenth of a second
+OTHER_PIECES = ("continuing_subword_prefix", "end_of_word_suffix", "ignore_merges")
 MARK = "\ue000"  # stands for a message
 
 
@@ -107,7 +108,8 @@ def _tokenizer(tokenizer: Any) -> dict[str, Any]:
     adds = (tree["post_processor"] or {}).get("special_tokens")
     strips = ("lstrip", "rstrip", "single_word")
     other = [t for t in tree["added_tokens"] if not t["special"] or any(map(t.get, strips))]
-    changes = tree["normalizer"] or tree["pre_tokenizer"] or adds or other
+    parts = [tree["normalizer"], tree["pre_tokenizer"], *map(model.get, OTHER_PIECES)]
+    changes = any(parts) or adds or other
     if model.get("type") != "BPE" or not model.get("byte_fallback") or changes:
         kind = "byte pair encodings with byte_fallback, special tokens and nothing else"
         raise InputError(f"tokenizer: a page reads {kind}, as `gateloop train` makes them")

@@ -156,6 +156,7 @@ def test_a_tokenizer_that_a_page_cannot_run(tmp_path):
     whole = json.loads(file.read_text())
     added, letter = whole["added_tokens"], {"content": "a", "id": whole["model"]["vocab"]["a"]}
     odd = [{"normalizer": {"type": "NFC"}}, {"pre_tokenizer": {"type": "Whitespace"}}]
+    odd.append({"model": whole["model"] | {"end_of_word_suffix": "</w>"}})
     for kind in ({"special": False}, {"lstrip": True}):
         odd.append({"added_tokens": [*added, added[0] | letter | kind]})
     for changed in odd:
