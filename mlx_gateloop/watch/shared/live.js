@@ -178,7 +178,7 @@ class Page {
     const word = this.word.map((token) => live.texts[token]).join("");
     this.find("wipe").disabled = this.busy || !fits;
     this.find("wipe").textContent = fits
-      ? `Forget ${quoted(word.trim())}`
+      ? `Forget ${quoted(word.trim() || word)}`
       : "Forget a word of yours: click it";
   }
 

@@ -174,7 +174,8 @@ export class View {
     const buttons = forgotten.map(({ left_out }) => {
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = quoted(left_out.map((token) => this.recorded.texts[token]).join(""));
+      const word = left_out.map((token) => this.recorded.texts[token]).join("");
+      button.textContent = word ? quoted(word) : "A word that is not shown";
       return button;
     });
     buttons.forEach((button, i) => {
