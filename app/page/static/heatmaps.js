@@ -100,6 +100,7 @@ export class Heatmaps {
   cell(event) {
     const i = Math.max(0, this.canvases.indexOf(event.currentTarget));
     const box = event.currentTarget.getBoundingClientRect();
+    if (!this.pictures.length) this.show(); // reset since the last frame
     const { indices } = this.pictures[i];
     const row = Math.floor(((event.clientY - box.top) / box.height) * indices.length);
     const { width, first } = this.#scale();

@@ -63,7 +63,7 @@ export class TokenText {
   explain(row) {
     const { best, full } = row;
     const left = strengths(row);
-    const most = Math.max(...full.map(Math.abs), 1e-9);
+    const most = full.reduce((most, added) => Math.max(most, Math.abs(added)), 1e-9);
     this.spans.forEach((span, token) => {
       const share = (full[token] ?? 0) / most;
       const line = `rgba(${share > 0 ? "18,165,148" : "142,78,198"},${Math.abs(share).toFixed(3)})`;
