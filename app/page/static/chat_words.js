@@ -82,13 +82,10 @@ export class ChatWords {
       lost.fill(losses.losses[i] / losses.most, first, stop);
     paint("lost", this.#ranges(lost.map((share) => level(share) || undefined)));
     paint("gained", this.#ranges(lost.map((share) => level(-share) || undefined)));
-    const { omitted } = this.counterfactual;
-    const struck = words.map((_, n) => (n >= omitted?.first && n < omitted?.stop ? 0 : undefined));
-    paint("forgotten", this.#ranges(struck));
-    const inside = words.map((_, n) =>
-      choice && n >= choice.first && n < choice.stop ? 0 : undefined,
-    );
-    paint("chosen", this.#ranges(inside));
+    const within = (range) =>
+      words.map((_, n) => (n >= range?.first && n < range?.stop ? 0 : undefined));
+    paint("forgotten", this.#ranges(within(this.counterfactual.omitted)));
+    paint("chosen", this.#ranges(within(choice)));
   }
 
   /** The level of a word, if it is faint. */
@@ -152,11 +149,8 @@ export class ChatWords {
       ["#words-depends", !single, "For what it depended on, choose one word."],
       ["#words-depends", single && choice.first === 0, "The first word depended on nothing."],
     ].filter(([, off]) => off);
-    for (const id of ["#words-forget", "#words-depends"])
-      this.#enable(
-        this.find(id),
-        grey.every(([of]) => of !== id),
-      );
+    const off = new Set(grey.map(([id]) => id));
+    for (const id of ["#words-forget", "#words-depends"]) this.#enable(this.find(id), !off.has(id));
     for (const button of this.element.querySelectorAll(".change")) this.#enable(button, !late);
     const shading = `Shading: the strength of each word when ${name} was read.`;
     this.setStatus([shading, ...grey.map(([, , why]) => why)].join(" "));

@@ -70,9 +70,8 @@ export class Counterfactual {
     this.running = false;
     this.element.scrollIntoView({ block: "nearest" }); // with the message box below
     const same = !this.find("del") && !this.find("ins");
-    this.find(".note").textContent = same
-      ? `Nothing changed. ${SAME}`
-      : `What changed is marked. ${SAME}`;
+    const change = same ? "Nothing changed" : "What changed is marked";
+    this.find(".note").textContent = `${change}. ${SAME}`;
   }
 
   /** Show parts of a text, `[text, changed]`; model output is only ever set as textContent. */

@@ -12,11 +12,8 @@ export function strongest({ units, losses }) {
 export function likelihood(nats) {
   if (Math.abs(nats) < 0.05) return "as likely as with it";
   const times = Math.exp(Math.abs(nats));
-  const count =
-    times > 1e6
-      ? "more than a million"
-      : times < 10
-        ? times.toFixed(1)
-        : Number(times.toPrecision(2)).toLocaleString("en");
-  return `${count} times ${nats > 0 ? "less" : "more"} likely`;
+  const end = `times ${nats > 0 ? "less" : "more"} likely`;
+  if (times > 1e6) return `more than a million ${end}`;
+  if (times < 10) return `${times.toFixed(1)} ${end}`;
+  return `${Number(times.toPrecision(2)).toLocaleString("en")} ${end}`;
 }

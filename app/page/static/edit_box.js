@@ -9,10 +9,7 @@ export function unescapeEditBoxes(chat) {
   const observer = new MutationObserver(() => {
     for (const box of chat.querySelectorAll("textarea:not([data-plain])")) {
       box.dataset.plain = "";
-      box.value = Object.entries(CHARACTERS).reduce(
-        (text, pair) => text.replaceAll(...pair),
-        box.value,
-      );
+      for (const pair of Object.entries(CHARACTERS)) box.value = box.value.replaceAll(...pair);
       box.dispatchEvent(new Event("input"));
     }
   });

@@ -30,9 +30,8 @@ function addColours() {
       rules.push([`${kind}-${n + 1}`, `background-color: ${mix(colour, `${12 + 8 * n}%`)}`]);
   }
   const css = rules.map(([of, style]) => `#chat .chatbot::highlight(gw-${of}) { ${style} }`);
-  document.head.append(
-    Object.assign(document.createElement("style"), { textContent: css.join("\n") }),
-  );
+  const style = Object.assign(document.createElement("style"), { textContent: css.join("\n") });
+  document.head.append(style);
 }
 
 if (canPaint) addColours();

@@ -22,10 +22,8 @@ export class Picture {
     if (start + count >= width) {
       // keep an empty column after the last one
       const old = this.canvas;
-      this.canvas = Picture.#canvas(
-        Math.max(start + count + 1, Math.min(2 * width, WIDEST)),
-        height,
-      );
+      const wider = Math.max(start + count + 1, Math.min(2 * width, WIDEST));
+      this.canvas = Picture.#canvas(wider, height);
       this.canvas.getContext("2d").drawImage(old, 0, 0);
     }
     const image = new ImageData(count, height);

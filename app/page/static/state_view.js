@@ -167,9 +167,8 @@ export class StateView {
       : "";
     this.find("real").textContent = this.layers[layer].real ? "· 0: real transitions" : "";
     heatmaps.canvases.forEach((canvas, i) => {
-      this.find(`caption:has(+ .${canvas.className}) .means`).textContent = sharedPixel(
-        heatmaps.pictures[i],
-      );
+      const means = this.find(`caption:has(+ .${canvas.className}) .means`);
+      means.textContent = sharedPixel(heatmaps.pictures[i]);
     });
   }
 

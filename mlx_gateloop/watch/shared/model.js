@@ -191,10 +191,8 @@ export class Memory {
   /** @param {Model} model @param {[number, number]} rates What the codes 0 and 255 stand for. */
   constructor(model, [low, high]) {
     const layers = model.config.num_hidden_layers;
-    this.coded = (rate) =>
-      Math.round(
-        (255 * Math.log(Math.min(high, Math.max(low, rate)) / low)) / Math.log(high / low),
-      );
+    const scale = 255 / Math.log(high / low);
+    this.coded = (rate) => Math.round(scale * Math.log(Math.min(high, Math.max(low, rate)) / low));
     this.layers = Array.from({ length: layers }, () => ({ left: [], codes: [] }));
     this.streams = Array.from({ length: layers + 1 }, () => []); // before each block, and at the end
   }
