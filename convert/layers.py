@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_gateloop import __version__
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, printable
 from mlx_gateloop.io.files import staged
 from mlx_gateloop.io.layers import save_layers
 
@@ -42,7 +42,7 @@ gateloop-transformer's `SimpleGateLoopLayer`, a full one its `GateLoopedAttentio
 import mlx_gateloop as gl
 
 layers = gl.load_layers(".")
-y, state = layers["{example}"](x)  # as there, without a skip connection; also state, reverse=True
+y, state = layers[{example!r}](x)  # as there, without a skip connection; also state, reverse=True
 ```
 
 | file | SHA-256 |
@@ -62,7 +62,7 @@ def convert_layers(options: Namespace) -> None:
     plans = find_layers(checkpoint)
     table = [(n, kind, plan.args.hidden_size, plan.args.heads) for n, (kind, plan) in plans.items()]
     for name, kind, width, heads in table:
-        print(f"{name or 'the layer'}: {kind}, width {width}, {heads} heads")
+        print(printable(f"{name or 'the layer'}: {kind}, width {width}, {heads} heads"))
     for note in checkpoint.notes:
         print(f"note: {note}")
     if options.dry_run:
@@ -74,7 +74,7 @@ def convert_layers(options: Namespace) -> None:
         layers[name] = plan.args, layer
         if not_finite:
             warning = f"NaN or infinity in {len(not_finite)} tensors: {first(not_finite)}"
-            print(f"warning: {name or 'the layer'}: {warning}", file=sys.stderr)
+            print(printable(f"warning: {name or 'the layer'}: {warning}"), file=sys.stderr)
     with staged(options.out) as directory:
         save_layers(layers, directory)
         hashes = checkpoint.hashes().items()
@@ -83,7 +83,7 @@ def convert_layers(options: Namespace) -> None:
             count=len(plans),
             origin=Path(options.source).name,
             version=__version__,
-            rows="\n".join(f"| `{n}` | {k} | {w} | {h} |" for n, k, w, h in table),
+            rows="\n".join(printable(f"| `{n}` | {k} | {w} | {h} |") for n, k, w, h in table),
             example=next(iter(plans)),
             hashes="\n".join(f"| `{n}` | `{digest}` |" for n, digest in hashes),
         )

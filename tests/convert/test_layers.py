@@ -25,7 +25,7 @@ def network():
     options = {"checkpoint_gate_looped_attn": False}
     layers = {
         "encoder": torch.nn.Linear(DIM, DIM),
-        "block": torch.nn.Sequential(simple(DIM), simple(DIM)),
+        'bl"\x1bock': torch.nn.Sequential(simple(DIM), simple(DIM)),
         "backward_layer": simple(DIM, prenorm=False, post_ln=True, reverse=True),
         "normed": simple(DIM, post_ln=True),
         "full": full_layers.GateLoopedAttention(DIM, heads=3, sub_ln=True, **options),
@@ -40,7 +40,7 @@ def network():
     return network
 
 
-NAMES = ["block.0", "block.1", "backward_layer", "normed", "full", "plain"]
+NAMES = ['bl"\x1bock.0', 'bl"\x1bock.1', "backward_layer", "normed", "full", "plain"]
 
 
 def extract(state, tmp_path, *words):
@@ -53,7 +53,7 @@ def test_each_layer_is_the_one_of_its_name(network, tmp_path, capsys):
     layers = extract(network.state_dict(), tmp_path)
     assert sorted(layers) == sorted(NAMES)
     said = capsys.readouterr().out
-    assert f"{NAMES[0]}: simple, width 12, 12 heads" in said
+    assert 'bl"\\x1bock.0: simple, width 12, 12 heads' in said
     assert "full: full, width 12, 3 heads" in said
     x = np.random.default_rng(0).standard_normal((2, LENGTH, DIM)).astype(np.float32)
     for name in NAMES:
@@ -68,10 +68,10 @@ def test_each_layer_is_the_one_of_its_name(network, tmp_path, capsys):
             assert difference(mx.concatenate(steps, 1), want) <= 1e-5
             np.testing.assert_allclose(np.array(state), np.array(last), rtol=1e-4, atol=1e-5)
     card = (tmp_path / "out" / "README.md").read_text()
-    assert all(f"| `{name}` |" in card for name in NAMES)
+    assert all(f"| `{name}` |" in card for name in ['bl"\\x1bock.0', *NAMES[2:]])
+    assert r"""layers['bl"\x1bock.0'](x)""" in card
     state = {n: x * torch.nan if "plain" in n else x for n, x in network.state_dict().items()}
-    torch.save(state, tmp_path / "network.pt")
-    assert run(tmp_path / "network.pt", tmp_path / "other", "--layers") == 0
+    extract(state, tmp_path, "--force")
     assert "warning: plain: NaN or infinity in 3 tensors: " in capsys.readouterr().err
 
 
