@@ -44,8 +44,8 @@ class TransformerArgs(FamilyArgs):
     window_size: None = None
 
     def __post_init__(self) -> None:
-        if self.hidden_size % self.num_heads or self.num_heads % self.kv_heads:
-            expected = f"a divisor of hidden_size {self.hidden_size} and a multiple of"
+        if self.hidden_size % (2 * self.num_heads) or self.num_heads % self.kv_heads:
+            expected = f"a divisor of hidden_size / 2 = {self.hidden_size / 2:g} and a multiple of"
             got = f"{self.num_heads} and {self.kv_heads}"
             raise InputError(f"num_heads: expected {expected} num_kv_heads, got {got}")
 

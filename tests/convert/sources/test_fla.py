@@ -125,7 +125,9 @@ def test_bad_input_is_one_line(options, message, tmp_path, capsys):
 
 def test_what_the_transformer_has_and_llama_lacks(tmp_path):
     write_transformer(source := tmp_path / "source")
-    for options in ({"qkv_bias": True}, {"qk_norm": True}, {"window_size": 8}):
-        edited("config.json", **{"qkv_bias": False, "qk_norm": False, **options})(source)
-        (key,) = options
+    edited("config.json", num_heads=32, num_kv_heads=16)(source)  # heads of one channel
+    message = refusal(make_plan, find(str(source)), None, {})
+    assert "num_heads: expected a divisor of hidden_size / 2 = 16" in message
+    for key, value in {"qkv_bias": True, "qk_norm": True, "window_size": 8}.items():
+        edited("config.json", **{"qkv_bias": False, "qk_norm": False, key: value})(source)
         assert f"config.json: {key} must be" in refusal(make_plan, find(str(source)), None, {})
