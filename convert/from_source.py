@@ -26,7 +26,7 @@ def convert(options: Namespace) -> bool:
     bits, group_size = options.q_bits or 4, options.q_group_size or 64
     if options.dry_run:
         if options.quantize:  # random weights will do: only widths matter
-            quantize(plan.build(), bits, group_size, card.warn)
+            quantize(plan.source.build(plan.args), bits, group_size, card.warn)
         if options.verify:
             print("dry run: nothing was verified")
         print(f"dry run: nothing was written to {options.out}")

@@ -46,12 +46,9 @@ class Plan:
     def parameters(self) -> int:
         return sum(math.prod(shape) for shape in self.checkpoint.shapes.values())
 
-    def build(self) -> nn.Module:
-        return self.source.build(self.args)
-
     def load(self) -> tuple[nn.Module, list[str]]:
         """Read the weights into our model by shards; return it and names with NaN or infinity."""
-        checkpoint, model = self.checkpoint, self.build()
+        checkpoint, model = self.checkpoint, self.source.build(self.args)
         not_finite = []
         rules = sorted(self.rules, key=lambda rule: checkpoint.position(rule.source))
         for rule in tqdm(rules, "reading", unit="tensor", disable=None):  # on terminals only
@@ -118,7 +115,7 @@ def _check_names(plan: Plan) -> None:
 
 
 def _check_shapes(plan: Plan) -> None:
-    ours: dict[str, mx.array] = dict(tree_flatten(plan.build().parameters()))
+    ours: dict[str, mx.array] = dict(tree_flatten(plan.source.build(plan.args).parameters()))
     for rule in plan.rules:
         shape = plan.checkpoint.shapes[rule.source]
         expected = {key: ours[key].shape for key in rule.ours}

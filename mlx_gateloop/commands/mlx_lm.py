@@ -67,8 +67,8 @@ def _run(arguments: argparse.Namespace) -> None:
         if words[0] != "chat":  # Ctrl-D ends it
             raise
         print()
-    except (OSError, ValueError, ModuleNotFoundError) as error:
-        known = {"Cannot save to the path": one_line(error)}
+    except (OSError, RuntimeError, ValueError, ModuleNotFoundError) as error:
+        known = {"Failed to open file": one_line(error)}
         absent = " and ".join(words[at] for at in named if not Path(words[at]).exists())
         known["snapshot folder"] = f"{absent or 'default model'}: no directory, and no hub to ask"
         advice = {"lora": 'give lines of "text"'}.get(words[0], "use gateloop mlx-lm generate")
@@ -78,9 +78,9 @@ def _run(arguments: argparse.Namespace) -> None:
             known[package] = f"{data}pip install {package}, which is missing"
         known["CLI requires a subcommand"] = "no such command; see gateloop mlx-lm"
         reason = next((known[text] for text in known if text in str(error)), None)
-        if reason is None:
+        if reason is None and not isinstance(error, ValueError):
             raise
-        raise InputError(f"mlx-lm {words[0]}: {reason}") from None
+        raise InputError(f"mlx-lm {words[0]}: {reason or one_line(error)}") from None
     finally:
         for patch in before:
             setattr(*patch)

@@ -3,7 +3,6 @@
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
-from mlx_gateloop.convert.plan import Plan
 from mlx_gateloop.convert.sources import SOURCES, detect
 from mlx_gateloop.convert.verify import random_tokens
 
@@ -42,9 +41,8 @@ def converted(state, kind, settings=None):
     shapes = shapes_of(state)
     source = detect(shapes)
     assert kind == source.kind
-    inference = source.infer(shapes, settings or {})
-    rules = source.table(args := inference.args)
-    model = Plan(None, source, {}, inference, rules).build()
+    args = source.infer(shapes, settings or {}).args
+    rules, model = source.table(args), source.build(args)
     assert sorted(rule.source for rule in rules) == sorted(state)
     ours = tree_flatten(model.parameters(), destination={})
     assert sorted(key for rule in rules for key in rule.ours) == sorted(ours)
@@ -75,7 +73,6 @@ def assert_same(model, reference, length, vocab_size):
     assert difference(mx.concatenate(steps, axis=1), logits) <= TOLERANCE
     x = model.model.embed_tokens(mx.array(prompt))
     states = reference.hidden_states(prompt)
-    assert len(states) == len(model.layers)
     for layer, state in zip(model.layers, states, strict=True):
         x = layer(x)
         assert difference(x, state) <= TOLERANCE
