@@ -41,13 +41,10 @@ def test_eval_names_its_protocol(model, capsys, options, protocol):
     assert printed["protocol"].startswith(protocol)
 
 
-def test_eval_carries_no_softmax(work, capsys):
+def test_eval_carries_no_softmax_and_refuses_weights_that_are_no_numbers(work, capsys):
     save_tiny_model(work / "softmax", mixer="softmax")
     line = fails(capsys, "eval", "--model", "softmax", "--data", "text.txt", "--carry")
     assert line == "error: --carry: a softmax model has no fixed-size state; use --stride"
-
-
-def test_eval_refuses_weights_that_are_no_numbers(work, capsys):
     gl.save(ruined(tiny_model(vocab_size=262)), byte_tokenizer(), work / "ruined")
     line = fails(capsys, "eval", "--model", "ruined", "--data", "text.txt")
     assert line.startswith("error: ruined: its loss is not finite")

@@ -81,15 +81,19 @@ def test_an_ended_process_is_started_again(tmp_path):
     assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
 
 
-def test_a_stopped_call_leaves_no_reply_to_the_next_one(tmp_path):
+def test_a_stopped_call_leaves_no_reply_and_a_process_ends_with_its_tokenizer(tmp_path):
     tokenizer = Isolated(str(save_tiny_model(tmp_path / "model")), BOUNDS)
     result(tokenizer.call("special_ids"))
     stopped = tokenizer.call("texts", [97] * 2000)
-    os.kill(tokenizer._child[0].pid, signal.SIGSTOP)
+    process = tokenizer._child[0]
+    os.kill(process.pid, signal.SIGSTOP)
     next(stopped)
     stopped.close()
-    os.kill(tokenizer._child[0].pid, signal.SIGCONT)
+    os.kill(process.pid, signal.SIGCONT)
     assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
+    del tokenizer
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_limits_of_the_app_itself_are_kept(monkeypatch):
@@ -99,15 +103,6 @@ def test_limits_of_the_app_itself_are_kept(monkeypatch):
     isolation._limit(2**30)
     isolation._limit_time(1000)
     assert given == [(0, 0), (2, 2), (2, 2)][: 2 + Path("/proc").exists()]  # or memory has none
-
-
-def test_its_process_ends_with_it(tmp_path):
-    tokenizer = Isolated(str(save_tiny_model(tmp_path / "model")), BOUNDS)
-    result(tokenizer.call("special_ids"))
-    process = tokenizer._child[0]
-    del tokenizer
-    process.join()
-    assert process.exitcode == 0
 
 
 def test_a_tokenizer_that_cannot_be_loaded_is_one_line(tmp_path):
