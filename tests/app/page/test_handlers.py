@@ -207,6 +207,8 @@ def test_a_wrong_value_or_an_empty_text_is_a_line_for_the_visitor(handlers):
     asked["Type a message"] = chat(handlers, "  ", me)
     asked["Type the beginning"] = handlers.complete("\n", me, "tiny", **VALUES)
     asked["Type a prompt"] = handlers.compare("", me, "tiny", "fixed", False, **VALUES)
+    imported = [{"role": "assistant", "content": "Well"}]  # an answer without a question
+    asked["chat template"] = handlers.go_on(imported, me, model="tiny", system="", **VALUES)
     for line, updates in asked.items():
         with pytest.raises(gr.Error, match=line):
             last(updates)
@@ -324,12 +326,6 @@ def test_continue_goes_on_with_the_same_random_numbers_and_inside_a_letter(handl
     monkeypatch.setattr(handlers.engine, "submit", lambda *_, **__: nothing)
     more = handlers.go_on(whole, me, model="tiny", system="", **VALUES)
     assert last(more)[0] == handlers.sessions.get(me)[0] == whole
-
-
-def test_an_imported_answer_without_a_question_is_the_template_s_matter(handlers):
-    answered = [{"role": "assistant", "content": "Well"}]
-    with pytest.raises(gr.Error, match="chat template"):
-        last(handlers.go_on(answered, new_session(), model="tiny", system="", **VALUES))
 
 
 def test_what_was_cut_can_be_continued_after_a_refused_request(handlers, monkeypatch):
