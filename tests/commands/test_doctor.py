@@ -17,19 +17,14 @@ NO_COMPILER = "no C++ compiler was found when the package was installed"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has an extension")
 
 
-@pytest.fixture
-def machine(monkeypatch):
-    """A machine with the extension built for some MLX, or absent, and the bridge in some state."""
-
-    def make(why_missing=None, built_for=doctor.MLX_VERSION, compiler="c++", **blas):
-        built = SimpleNamespace(MLX_VERSION=built_for, COMPILER="GNU 99")
-        monkeypatch.setattr(doctor, "why_missing", lambda: why_missing)
-        monkeypatch.setattr(doctor, "_build_info", lambda: built)
-        monkeypatch.setattr(doctor.shutil, "which", lambda _: compiler)
-        for name, value in ({"library": "", "reason": "not here"} | blas).items():
-            monkeypatch.setattr(_blas, name, value)
-
-    return make
+def machine(monkeypatch, why_missing=None, built_for=doctor.MLX_VERSION, compiler="c++", **blas):
+    """Stand in for the extension, built for some MLX or absent, and for the bridge's state."""
+    built = SimpleNamespace(MLX_VERSION=built_for, COMPILER="GNU 99")
+    monkeypatch.setattr(doctor, "why_missing", lambda: why_missing)
+    monkeypatch.setattr(doctor, "_build_info", lambda: built)
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: compiler)
+    for name, value in ({"library": "", "reason": "not here"} | blas).items():
+        monkeypatch.setattr(_blas, name, value)
 
 
 def rows(text):
@@ -49,8 +44,8 @@ def test_the_command_prints_every_part_on_one_screen(capsys):
     assert table["BLAS"] == blas_in_use()
 
 
-def test_all_is_well_or_an_extra_is_incomplete(machine, capsys, monkeypatch):
-    machine()
+def test_all_is_well_or_an_extra_is_incomplete(capsys, monkeypatch):
+    machine(monkeypatch)
     assert rows(doctor.report())["cpu"] == "present, built with GNU 99"
     assert "to fix it" not in doctor.report()
     doctor.print_what_is_missing()
@@ -74,8 +69,8 @@ AGAIN = "--force-reinstall --no-deps --no-cache-dir "
     ({"reason": _blas.DAMAGED}, [AGAIN]),
     ({"reason": _blas.OTHER_NUMPY}, ["--only-binary :all: numpy"]),
 ])  # fmt: skip
-def test_what_is_missing_has_its_fix(machine, capsys, state, fixes):
-    machine(**state)
+def test_what_is_missing_has_its_fix(monkeypatch, capsys, state, fixes):
+    machine(monkeypatch, **state)
     reason = state.get("why_missing", blas_in_use())
     assert reason in rows(doctor.report())["BLAS" if "reason" in state else "cpu"]
     lines = doctor.report().split("to fix it:\n")[1].splitlines()
@@ -86,8 +81,8 @@ def test_what_is_missing_has_its_fix(machine, capsys, state, fixes):
 
 
 @linux_only
-def test_the_blas_in_use(machine, monkeypatch):
-    machine(library="libopenblas.so")
+def test_the_blas_in_use(monkeypatch):
+    machine(monkeypatch, library="libopenblas.so")
     products = iter([3, 4, 4, 4])
     library = SimpleNamespace(mlx_gateloop_blas_calls=lambda: next(products))
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
@@ -96,6 +91,6 @@ def test_the_blas_in_use(machine, monkeypatch):
     off = "MLX_GATELOOP_BLAS=off"
     names = {_blas.OTHER_BLAS: "the one that is loaded globally", off: f"MLX's own ({off})"}
     for reason, name in names.items():
-        machine(reason=reason)
+        machine(monkeypatch, reason=reason)
         assert blas_in_use() == name
         assert "to fix it" not in doctor.report()

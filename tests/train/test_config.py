@@ -13,18 +13,16 @@ PAIRS = list(itertools.pairwise(string.ascii_lowercase))
 CONFIGS = sorted((Path(__file__).parents[2] / "mlx_gateloop" / "configs").glob("*.yaml"))
 
 
-@pytest.fixture
-def written(tmp_path):
-    def write(text):
-        path = tmp_path / "run.yaml"
-        path.write_text(text)
-        return path
-
-    return write
+def written(folder, text):
+    path = folder / "run.yaml"
+    path.write_text(text)
+    return path
 
 
-def test_values_come_from_the_file_and_flags_win(written):
-    path = written("optimizer: {learning_rate: 1e-3, betas: [0.8, 0.9]}\nepochs: 2\ndata:\n")
+def test_values_come_from_the_file_and_flags_win(tmp_path):
+    path = written(
+        tmp_path, "optimizer: {learning_rate: 1e-3, betas: [0.8, 0.9]}\nepochs: 2\ndata:\n"
+    )
     config = TrainConfig.load(path, {"data.length": 64, "steps": 7, "model.hidden_size": 24})
     assert config.optimizer.learning_rate == 0.001
     assert config.optimizer.betas == (0.8, 0.9)
@@ -110,17 +108,17 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
     ("seed: !!python/name:os.system", "line 1: could not determine a constructor"),
     ("1: 2", "the key 1 is not a string"), ('"\\reval_every": 1', "unknown key eval_every "),
 ], ids=lambda value: value[:30])  # fmt: skip
-def test_what_is_wrong_is_named_in_one_line_with_the_file(written, text, words):
-    path = written(text)
+def test_what_is_wrong_is_named_in_one_line_with_the_file(tmp_path, text, words):
+    path = written(tmp_path, text)
     line = refusal(TrainConfig.load, path)
     assert line.startswith(str(path))
     assert re.search(words, line)
 
 
 @pytest.mark.parametrize("use", ["steps: *z", "model: *z", "model: {preset: *z}", "*z : 1", ""])
-def test_aliases_that_would_unfold_to_a_billion_items_are_one_line(written, use):
+def test_aliases_that_would_unfold_to_a_billion_items_are_one_line(tmp_path, use):
     lists = [f"{one}: &{one} [{', '.join([f'*{before}'] * 9)}]" for before, one in PAIRS]
-    refusal(TrainConfig.load, written("\n".join(["a: &a [ha]", *lists, use])))
+    refusal(TrainConfig.load, written(tmp_path, "\n".join(["a: &a [ha]", *lists, use])))
 
 
 def test_missing_and_binary_files(tmp_path):
@@ -137,10 +135,10 @@ def test_overrides_of_sections():
     assert "steps is not a section" in refusal(TrainConfig.load, None, {"steps": 3, "steps.a": 4})
 
 
-def test_weights_take_the_configuration_of_their_run(written, tmp_path):
+def test_weights_take_the_configuration_of_their_run(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gateloop"}')
     weights = {"weights": str(tmp_path)}
-    assert TrainConfig.load(written("start: spread"), weights).start == "published"
+    assert TrainConfig.load(written(tmp_path, "start: spread"), weights).start == "published"
     assert "start: must be" in refusal(TrainConfig.load, None, weights | {"start": "spread"})
 
 

@@ -47,14 +47,8 @@ def run(text_file, out, without_pictures):
     return run
 
 
-@pytest.fixture
-def fails(run):
-    """Asserts that a run is refused in one line."""
-
-    def fails(words, *arguments, **options):
-        assert re.search(words, refusal(run, *arguments, **options))
-
-    return fails
+def fails(run, words, *arguments, **options):
+    assert re.search(words, refusal(run, *arguments, **options))
 
 
 @pytest.fixture(scope="module")
@@ -172,48 +166,48 @@ def test_a_reader_who_leaves_ends_no_run(straight, run, out, monkeypatch):
     assert_same_run(straight, out)
 
 
-def test_killed_before_the_first_checkpoint_leaves_nothing_in_the_way(run, fails, out):
+def test_killed_before_the_first_checkpoint_leaves_nothing_in_the_way(run, out):
     """tests/faults kills such runs; this is what is left of one."""
     for left in (".saving/model.safetensors", "checkpoints/.last-0123abcd.safetensors"):
         (out / left).parent.mkdir(parents=True)
         (out / left).write_text("half")
     (out / "log.jsonl").write_text("")
-    fails("already holds other files")
+    fails(run, "already holds other files")
     (out / ".starting").touch()
-    fails("no checkpoint to resume", resume=True)
+    fails(run, "no checkpoint to resume", resume=True)
     with locked(out):  # by a run that is starting
-        fails("another process is writing there")
+        fails(run, "another process is writing there")
     assert run(steps=2).steps == 2
     assert names(out / "checkpoints") == SAVED
     assert not list(out.rglob(".*"))
 
 
-def test_a_directory_with_a_run_is_left_alone(fails, text_file, out, straight):
-    fails("not a directory", text_file)
-    fails("is not a folder to write in", text_file / "run")
-    fails("no checkpoint to resume", resume=True)
+def test_a_directory_with_a_run_is_left_alone(run, text_file, out, straight):
+    fails(run, "not a directory", text_file)
+    fails(run, "is not a folder to write in", text_file / "run")
+    fails(run, "no checkpoint to resume", resume=True)
     shutil.copytree(straight, out)
     before = snapshot(out)
-    fails("already holds another run")
+    fails(run, "already holds another run")
     for words, changes in {
         "differs in seed: it had 0, now it is 5": {"seed": 5},
         "differs in steps: it had 12, now it is 13; to train longer, start a new": {"steps": 13},
         "differs in model.hidden_size: it had 16, now it is 24": {"model__hidden_size": 24},
         "differs in data.validation_fraction": {"data__validation_fraction": 0.3},  # and its parts
     }.items():
-        fails(words, resume=True, **changes)
+        fails(run, words, resume=True, **changes)
     other = out.with_name("other.txt")
     other.write_text(text_file.read_text()[::-1])
     assert "differs in its data" in refusal(train, tiny_run(), str(other), out, resume=True)
     with locked(out):
-        fails("another process is writing there", resume=True)
+        fails(run, "another process is writing there", resume=True)
     assert snapshot(out) == before
     for name in SAVED:
         path = out / "checkpoints" / name
         path.write_bytes(path.read_bytes()[:-100])
     before = snapshot(out)
     words = r"last.safetensors: truncated.*previous.safetensors: truncated.*another directory"
-    fails(words, resume=True)
+    fails(run, words, resume=True)
     assert snapshot(out) == before
 
 
@@ -247,13 +241,13 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(straight, run, out, c
 
 
 @pytest.mark.parametrize("where", ["mlx.core.save_safetensors", "pathlib.Path.replace"])
-def test_full_disk_at_the_start_leaves_nothing(tmp_path, out, fails, monkeypatch, where):
+def test_full_disk_at_the_start_leaves_nothing(tmp_path, out, run, monkeypatch, where):
     def full_disk(*args, **kwargs):
         assert (out / ".starting").exists(), "by which a killed run may start again"
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(where, full_disk)
-    fails("No space left on device")
+    fails(run, "No space left on device")
     assert not list(tmp_path.iterdir())
 
 
@@ -262,10 +256,10 @@ def test_patience_stops_a_run_that_no_longer_improves(run):
     assert run(**changes).steps == run(**changes, resume=True).steps == 6
 
 
-def test_a_run_that_diverges_stops_with_advice(fails, out):
+def test_a_run_that_diverges_stops_with_advice(run, out):
     changes = {"optimizer__learning_rate": 1e30, "optimizer__warmup_steps": 0, "eval_every": 60}
     words = f"{MAX_SKIPPED_IN_A_ROW} steps in a row .*learning_rate"
-    fails(words, steps=60, dtype="float16", **changes)
+    fails(run, words, steps=60, dtype="float16", **changes)
     skipped = [r["skipped"] for r in log_of(out) if "skipped" in r]
     assert log_of(out)[-1]["loss_scale"] == 1
     assert skipped == sorted(skipped)

@@ -36,21 +36,16 @@ def test_the_weights_of_linear_layers_are_scaled_but_not_the_transitions():
             assert mx.array_equal(factor * layer.weight, other.weight), name
 
 
-@pytest.fixture
-def start(tmp_path):
-    """Saves a model that runs start from, and makes their configuration."""
-
-    def start(name="gla_grouped", **changes):
-        model = save_family_model(tmp_path / "start", name)
-        keys = {key: value for key, value in TINY.items() if not key.startswith(("model", "token"))}
-        config = keys | {"weights": str(tmp_path / "start"), "steps": 6} | changes
-        return model, TrainConfig.load(None, config)
-
-    return start
+def start(folder, name="gla_grouped", **changes):
+    """Save a model that runs start from, and make their configuration."""
+    model = save_family_model(folder / "start", name)
+    keys = {key: value for key, value in TINY.items() if not key.startswith(("model", "token"))}
+    config = keys | {"weights": str(folder / "start"), "steps": 6} | changes
+    return model, TrainConfig.load(None, config)
 
 
-def test_a_run_starts_from_the_weights_of_a_directory(start, text_file):
-    model, config = start("hgrn2", checkpoint_blocks=True, dtype="bfloat16")
+def test_a_run_starts_from_the_weights_of_a_directory(tmp_path, text_file):
+    model, config = start(tmp_path, "hgrn2", checkpoint_blocks=True, dtype="bfloat16")
     source = make_source(config, str(text_file))
     before = source.evaluate(model, ALONE).loss_nats
     trainer = Trainer(config, source)
@@ -98,13 +93,13 @@ def test_an_unusable_start_is_named(changes, message):
     assert message in refusal(TrainConfig.load, None, TINY | changes)
 
 
-def test_another_type_and_a_shape_beside_it_are_refused(start, text_file, tmp_path, capsys):
+def test_another_type_and_a_shape_beside_it_are_refused(text_file, tmp_path, capsys):
     save_recurrent_model(tmp_path / "llama", "llama")
-    config = start(weights=str(tmp_path / "llama"), checkpoint_blocks=True)[1]
+    config = start(tmp_path, weights=str(tmp_path / "llama"), checkpoint_blocks=True)[1]
     message = refusal(make_model, config, 16)
     assert "checkpoint_blocks needs a model of 'gateloop' or 'gla'" in message
     gl.save(tiny_model(mixer="softmax", transition="none"), byte_tokenizer(), tmp_path / "soft")
-    config = start(weights=str(tmp_path / "soft"), carry_state=True)[1]
+    config = start(tmp_path, weights=str(tmp_path / "soft"), carry_state=True)[1]
     assert "carry_state needs a model of 'gateloop'" in refusal(make_model, config, 16)
     (tmp_path / "run.yaml").write_text(f"weights: {tmp_path / 'start'}")
     for how in ("--weights demo", f"--weights {tmp_path}/start", f"--config {tmp_path}/run.yaml"):

@@ -17,17 +17,13 @@ def folder(tmp_path):
     return tmp_path / "some" / "where"
 
 
-@pytest.fixture
-def make_saved(folder, engine):
-    def make(path=folder, **limits):
-        return ConversationFolder(path, engine.models, engine.prefix_cache, **limits)
-
-    return make
+def make_saved(engine, path, **limits):
+    return ConversationFolder(path, engine.models, engine.prefix_cache, **limits)
 
 
 @pytest.fixture
-def saved(make_saved):
-    return make_saved()
+def saved(engine, folder):
+    return make_saved(engine, folder)
 
 
 def save(saved, name, messages=CHAT, model="tiny", version=0, branches=()):
@@ -102,14 +98,15 @@ def test_a_name_is_no_path(saved, folder):
     assert not [*folder.glob("*.safetensors")]
 
 
-def test_files_and_bytes_are_limited(make_saved, folder):
-    few = make_saved(max_files=2)
+def test_files_and_bytes_are_limited(engine, folder):
+    few = make_saved(engine, folder, max_files=2)
     save(few, "a")
     _, version = save(few, "b")
     assert "2 conversations are saved; delete some" in refusal(save, few, "c")
     save(few, "b", version=version)  # replaces itself
     size = (folder / "a.safetensors").stat().st_size
-    small, none = make_saved(max_bytes=3 * size), make_saved(max_bytes=size)
+    small = make_saved(engine, folder, max_bytes=3 * size)
+    none = make_saved(engine, folder, max_bytes=size)
     save(small, "c")
     assert "delete saved conversations" in refusal(save, small, "d")
     assert ", 0.0 MB are left" in refusal(save, none, "d")
@@ -132,15 +129,15 @@ def test_links_do_not_lead_out_of_the_folder(saved, folder, tmp_path):
     assert not (tmp_path / "new.safetensors").exists()
 
 
-def test_what_cannot_be_saved_is_one_line(saved, make_saved, tmp_path, monkeypatch):
+def test_what_cannot_be_saved_is_one_line(saved, engine, tmp_path, monkeypatch):
     assert "model: there is no 'other'" in refusal(save, saved, "x", model="other")
     (tmp_path / "file").touch()
-    assert "a file; give a folder" in refusal(make_saved, tmp_path / "file")
-    file = make_saved(tmp_path / "file" / "below")
+    assert "a file; give a folder" in refusal(make_saved, engine, tmp_path / "file")
+    file = make_saved(engine, tmp_path / "file" / "below")
     assert file.names() == saved.names() == []
     assert "below: cannot be written: " in refusal(save, file, "x")
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
-    homeless = make_saved("~/.gateloop/conversations")
+    homeless = make_saved(engine, "~/.gateloop/conversations")
     assert homeless.names() == []
     assert "--conversations DIR" in refusal(save, homeless, "x")
