@@ -5,6 +5,7 @@ import dataclasses
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from helpers.family import close
 from helpers.models import check_padding, padded, tiny_model, tokens
 from mlx.utils import tree_flatten
 
@@ -25,10 +26,6 @@ OPTIONS = {
     "convolution": {"conv_size": 4},
     "fixed polar_abs": {"gate": "polar_abs", "transition": "fixed", "num_outputs": 5},
 }  # fmt: skip
-
-
-def close(x, expected):
-    assert mx.abs(x - expected).max() <= 1e-5 * max(1, mx.abs(expected).max())
 
 
 @pytest.fixture(params=OPTIONS.values(), ids=OPTIONS.keys())
