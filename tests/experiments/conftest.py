@@ -6,6 +6,7 @@ from helpers.experiments import tuned
 from mlx_gateloop.experiments.run import run_experiment
 
 MODELS = ("data_controlled", "fixed", "lru")
+MADE = tuned(models=MODELS)
 
 
 def leave_out_pictures(patch):
@@ -25,7 +26,7 @@ def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("made") / "out"
     with pytest.MonkeyPatch.context() as patch:
         leave_out_pictures(patch)
-        run_experiment(tuned(models=MODELS), out)
+        run_experiment(MADE, out)
     return out
 
 

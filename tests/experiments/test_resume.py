@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from experiments.conftest import MODELS
+from experiments.conftest import MADE, MODELS
 from helpers.errors import refusal
 from helpers.experiments import names, raw_results, results, tiny, tuned
 from helpers.training import LAST, interrupted, press_ctrl_c, same_arrays
@@ -22,7 +22,6 @@ from mlx_gateloop.io.files import locked
 from mlx_gateloop.train import Interrupted
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
-MADE = tuned(models=MODELS)
 
 
 def interrupt(number, experiment, out):

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from experiments.conftest import MODELS
+from experiments.conftest import MADE, MODELS
 from helpers.errors import refusal
 from helpers.experiments import RUNNING_SUM, SHORT, cells, raw_results, tuned
 from mlx.utils import tree_flatten
@@ -75,17 +75,16 @@ def test_a_rate_that_nothing_can_be_tuned_around(tmp_path, rate):
 
 
 def test_the_best_trial_decides_and_budgets_are_equal(made):
-    experiment = tuned(models=MODELS)
     for model in MODELS:
-        mine = [trial for trial in tuning.trials(experiment, made) if trial.model == model]
+        mine = [trial for trial in tuning.trials(MADE, made) if trial.model == model]
         records = [json.loads(trial.record.read_text()) for trial in mine]
         assert [record["settings"] for record in records] == [
-            tuning.settings(experiment, model, number) for number in range(3)
+            tuning.settings(MADE, model, number) for number in range(3)
         ]
         assert raw_results(made)["trials"][model] == records
         assert [record["steps"] for record in records] == [4, 4, 4]
         lowest = min(records, key=lambda record: record["validation_loss"])
-        assert tuning.best(experiment, made, model) == lowest["settings"]
+        assert tuning.best(MADE, made, model) == lowest["settings"]
         config = (made / "runs" / f"{model}-0" / "config.yaml").read_text()
         rate = lowest["settings"]["optimizer.learning_rate"]
         assert f"  learning_rate: {rate}\n" in config
@@ -124,16 +123,15 @@ def test_trials_see_no_test_samples_and_no_samples_of_the_runs(tmp_path, monkeyp
 
 
 def test_a_trial_that_diverges_is_counted_and_never_chosen(out):
-    experiment = tuned(models=MODELS)
-    before = tuning.best(experiment, out, "fixed")
-    number = [tuning.settings(experiment, "fixed", n) for n in range(3)].index(before)
+    before = tuning.best(MADE, out, "fixed")
+    number = [tuning.settings(MADE, "fixed", n) for n in range(3)].index(before)
     file = out / "trials" / f"fixed-{number}" / "trial.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"diverged": True}))
-    records = tuning.read_trials(experiment, out, "fixed")
+    records = tuning.read_trials(MADE, out, "fixed")
     left = [record for record in records if not record["diverged"]]
     lowest = min(left, key=lambda record: record["validation_loss"])
-    assert tuning.best(experiment, out, "fixed") == lowest["settings"] != before
-    (*_, table) = tuning.report_trials(replace(experiment, models=("fixed",)), {"fixed": records})
+    assert tuning.best(MADE, out, "fixed") == lowest["settings"] != before
+    (*_, table) = tuning.report_trials(replace(MADE, models=("fixed",)), {"fixed": records})
     assert cells(table)[-1][1:4:2] == ["3", "1"]
 
 
