@@ -136,8 +136,6 @@ press = lambda name, *_: signal.raise_signal(signal.SIGINT) if name == awaited e
 sys.meta_path.insert(0, types.SimpleNamespace(find_spec=press))
 runpy.run_module(program, run_name="__main__", alter_sys=True)
 """
-
-
 IMPORTING = ["mlx_gateloop.commands mlx_gateloop doctor", "mlx.core convert a b"]
 IMPORTING += ["mlx_gateloop.commands app --model none"]
 

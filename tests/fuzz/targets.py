@@ -46,9 +46,6 @@ class Target:
     read: Callable[[Path], object]  # raises InputError where the changed file cannot be used
 
 
-# --- configurations and models
-
-
 def _configuration(folder):
     configuration = TrainConfig(steps=5).to_dict()
     configuration["model"] = {"preset": "demo", "hidden_size": 24, "dropout": 0.1}
@@ -63,9 +60,6 @@ def _model(folder):
 def _load(path):
     tokenizer = models.load(path.parent)[1]
     tokenizer.decode(tokenizer.encode("one text"))
-
-
-# --- texts
 
 
 def _text(folder):
@@ -102,9 +96,6 @@ def _sentencepiece(folder):
 def _read_pieces(path):
     tokenizer = from_sentencepiece(path)
     tokenizer.decode(tokenizer.encode("one text"))
-
-
-# --- converters
 
 
 VOCABULARY = len(byte_tokenizer())
