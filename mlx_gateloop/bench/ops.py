@@ -79,14 +79,12 @@ def backends() -> list[str]:
 def scans(shape: Shape, others: Others) -> Candidates:
     """Our backends and others, on the same a, x and cotangent."""
     planes, cotangents = scan_arrays(shape)
-    arrays, dh = mlx_arrays(planes), mlx_arrays(cotangents)
 
     def scan(backend: str, ar: mx.array, ai: mx.array, xr: mx.array, xi: mx.array) -> object:
         return BACKENDS[backend].scan((ar, ai), (xr, xi), ())
 
-    ours = {f"ours, {b}": mlx_candidate(partial(scan, b), arrays, dh) for b in backends()}
     a, x, dy = (re + 1j * im for re, im in (planes[:2], planes[2:], cotangents))
-    return ours | others("scan", [a, x], dy)
+    return _ours(scan, planes, cotangents) | others("scan", [a, x], dy)
 
 
 def scan_arrays(shape: Shape) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -101,7 +99,7 @@ def scan_arrays(shape: Shape) -> tuple[list[np.ndarray], list[np.ndarray]]:
 def operators(shape: Shape, others: Others) -> Candidates:
     """Our backends and others, on the same q, k, v, gamma, theta and cotangent."""
     *arrays, dy = _normal(*[shape] * 6)
-    return _ours(_operator, arrays, dy) | others("operator", arrays, dy)
+    return _ours(_operator, arrays, [dy]) | others("operator", arrays, dy)
 
 
 def with_heads(shape: Shape, kind: str, others: Others) -> Candidates:
@@ -109,7 +107,7 @@ def with_heads(shape: Shape, kind: str, others: Others) -> Candidates:
     *rows, V = shape
     keys, values = tuple(rows), (*rows[:-1], V)
     *arrays, dy = _normal(keys, keys, values, *[keys] * (1 + (kind == "complex")), values)
-    return _ours(_operator, arrays, dy) | others(f"{kind} heads", arrays, dy)
+    return _ours(_operator, arrays, [dy]) | others(f"{kind} heads", arrays, dy)
 
 
 def one_gate(shape: Shape) -> Candidates:
@@ -128,7 +126,7 @@ def one_gate(shape: Shape) -> Candidates:
         return [ssm_attn(v, zero, k, q, zero, steps, zero, time_step_limit=(0, math.inf))[0]]
 
     mamba = mlx_candidate(theirs, mlx_arrays(arrays), mlx_arrays([dy]))
-    return {**_ours(ours, arrays, dy), MAMBA: mamba}
+    return {**_ours(ours, arrays, [dy]), MAMBA: mamba}
 
 
 def _operator(backend: Any, *arrays: mx.array) -> list[mx.array]:
@@ -136,12 +134,11 @@ def _operator(backend: Any, *arrays: mx.array) -> list[mx.array]:
     return [gl.gate_loop(q, k, v, gl.Transition.sigmoid(*gates), backend=backend)[0]]
 
 
-def _ours(function: Callable[..., Any], arrays: list[np.ndarray], dy: np.ndarray) -> Candidates:
-    inputs, cotangents = mlx_arrays(arrays), mlx_arrays([dy])
-    return {
-        f"ours, {name}": mlx_candidate(partial(function, name), inputs, cotangents)
-        for name in backends()
-    }
+def _ours(
+    function: Callable[..., Any], arrays: list[np.ndarray], cotangents: list[np.ndarray]
+) -> Candidates:
+    inputs, dy = mlx_arrays(arrays), mlx_arrays(cotangents)
+    return {f"ours, {b}": mlx_candidate(partial(function, b), inputs, dy) for b in backends()}
 
 
 def _normal(*shapes: Shape) -> list[np.ndarray]:
