@@ -1,6 +1,5 @@
 """GateLoop layers of other models: a directory with their shapes and weights, by name."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from mlx.utils import tree_flatten
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io.checks import check
+from mlx_gateloop.io.files import write_json
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.layer import GateLoop
 
@@ -76,8 +76,7 @@ def save_layers(layers: Mapping[str, tuple[LayerArgs, nn.Module]], directory: Pa
         weights |= _parameters(name, layer)
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     shapes = {name: asdict(args) for name, (args, _) in layers.items()}
-    text = json.dumps({"model_type": LAYERS_TYPE, "layers": shapes}, indent=2, sort_keys=True)
-    (directory / "config.json").write_text(f"{text}\n", encoding="utf-8")
+    write_json(directory / "config.json", {"model_type": LAYERS_TYPE, "layers": shapes})
 
 
 def _parameters(name: str, layer: nn.Module) -> dict[str, mx.array]:

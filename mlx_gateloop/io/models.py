@@ -1,6 +1,5 @@
 """Model directories, as `mlx_lm` commands take them, saved so that a failure changes nothing."""
 
-import json
 import logging
 import os
 import re
@@ -20,7 +19,7 @@ from mlx.utils import tree_flatten
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io.checks import check
-from mlx_gateloop.io.files import flush, flush_tree
+from mlx_gateloop.io.files import flush, flush_tree, write_json
 from mlx_gateloop.io.model_file import MODEL_FILE, model_file
 from mlx_gateloop.model.linear import can_keep_short, keep_short
 from mlx_gateloop.model.lm import Model, ModelArgs, require_readable
@@ -263,12 +262,12 @@ def _write(model: nn.Module, tokenizer: Any, directory: Path) -> None:
         tokenizer.save_pretrained(directory)
         token_ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "pad_token_id")}
         token_ids["eos_token_id"] = stop_token_ids(tokenizer)  # also the end of a chat's turn
-        _write_json(directory / "generation_config.json", token_ids)
+        write_json(directory / "generation_config.json", token_ids)
         config |= token_ids
         if args.model_type in MODELS:
             (directory / MODEL_FILE).write_text(model_file(args), encoding="utf-8")
             config |= {"model_file": MODEL_FILE}
-    _write_json(directory / "config.json", config)
+    write_json(directory / "config.json", config)
 
 
 def _quantized(model: nn.Module) -> dict[str, Any]:
@@ -278,10 +277,6 @@ def _quantized(model: nn.Module) -> dict[str, Any]:
             keys = ("group_size", "bits", "mode")
             return {"quantization": {key: getattr(module, key) for key in keys}}
     return {}
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _move(building: Path, target: Path) -> None:
