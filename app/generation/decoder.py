@@ -2,7 +2,6 @@
 
 import time
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +27,6 @@ NOT_TRIMMABLE = "state not cached (attention cache cannot be trimmed): the next 
 TOO_LARGE = "state not cached (too large): the next turn reads more"
 NO_LOOKUP = "no lookup: this model's state cannot go back"
 CHUNK = 128  # tokens of a prefill step; a run can stop, and other runs advance, between steps
-async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
 
 
 @dataclass(frozen=True)
@@ -222,7 +220,7 @@ class Decoder:
     def _sampled(self, after: Ranked | None, read: mx.array) -> Sample:
         assert after is not None
         sample = self.sampler(after, read)
-        async_eval(sample, self.reader.caches.arrays)
+        mx.async_eval(sample, self.reader.caches.arrays)
         return sample
 
     def _append(self, sample: Sample) -> Steps[bool]:

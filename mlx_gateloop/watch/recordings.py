@@ -1,7 +1,7 @@
 """Recording of a recurrent model, ours or mlx-lm's, while it generates."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
 
@@ -21,7 +21,6 @@ Calls = dict[str, list[Call]]  # calls of one forward pass by layer
 BEHIND = 2  # forward passes that may still be computing
 NOT_FOUND = "not watched: no known recurrence"
 CHUNK = 32  # tokens to append to the trace together
-async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
 
 
 @contextmanager
@@ -218,7 +217,7 @@ class Recording:
     def _compute(self, tokens: mx.array, calls: Calls) -> bool:
         """Start the evaluation of a pass in this thread, as no other can; return True if it can."""
         try:
-            async_eval(tokens, [call.arrays for of in calls.values() for call in of])
+            mx.async_eval(tokens, [call.arrays for of in calls.values() for call in of])
             return True
         except (RuntimeError, ValueError) as error:  # arrays inside mx.compile
             self.catch_up()
