@@ -81,3 +81,11 @@ def check_predicted(model: nn.Module, ids: np.ndarray) -> None:
 def num_outputs(model: nn.Module) -> int:
     """Return the number of ids that a model predicts, without computing anything."""
     return model(mx.zeros((1, 1), mx.int32), model.make_cache()).shape[-1]
+
+
+def check_indices(name: str, numbers: Sequence[int] | np.ndarray | None, count: int | None) -> None:
+    """Check indices from 0 to below `count`."""
+    for number in () if numbers is None else numbers:
+        if number < 0 or number % 1 or (count is not None and number >= count):
+            expected = "0 or more" if count is None else f"0 to {count - 1}"
+            raise InputError(f"{name}: expected {expected}, got {shown(number)}")

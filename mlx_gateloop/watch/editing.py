@@ -14,12 +14,12 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlx_gateloop.errors import InputError, shown
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops import gate_loop
 from mlx_gateloop.ops.pointwise import cross_entropy
-from mlx_gateloop.watch.checks import Tokens, check_predicted, checked_tokens
+from mlx_gateloop.watch.checks import Tokens, check_indices, check_predicted, checked_tokens
 from mlx_gateloop.watch.instrument import Instrumented
 from mlx_gateloop.watch.recurrences import EDITABLE, EditedRecurrence
 
@@ -106,10 +106,10 @@ class Editing:
         every = range(len(self._replace))
         for name, each in ((f"edits[{number}]", each) for number, each in enumerate(edits)):
             layers = every if each.layer is None else [each.layer]
-            _check(f"{name}.layer", layers, len(every))
+            check_indices(f"{name}.layer", layers, len(every))
             if each.tokens is not None and np.asarray(each.tokens).dtype == bool:
                 each = replace(each, tokens=np.flatnonzero(each.tokens).tolist())
-            _check(f"{name}.tokens", each.tokens, None)
+            check_indices(f"{name}.tokens", each.tokens, None)
             if instrumented and each.keep is not None and not 0 <= each.keep <= 1:
                 raise InputError(f"{name}.keep: expected 0 to 1 for this model, got {each.keep:g}")
             for layer in layers:
@@ -130,7 +130,7 @@ class Editing:
         """Check that all tokens of the edits were read."""
         for edited in self._recurrences.values():
             for name, each in edited.edits:
-                _check(f"{name}.tokens", each.tokens, edited.position)
+                check_indices(f"{name}.tokens", each.tokens, edited.position)
 
 
 def channels(model: nn.Module, tokens: Tokens, layer: int, *, since: int = 0) -> np.ndarray:
@@ -164,12 +164,12 @@ def channel_losses(
 ) -> Iterator[np.ndarray]:
     """Yield the first rows of `channels` after each forward pass; same arguments."""
     layers = _layers(model)
-    _check("layer", [layer], len(layers))
+    check_indices("layer", [layer], len(layers))
     ids = checked_tokens(model, tokens)
     check_predicted(model, ids)
     if len(ids) < 2:
         raise InputError("tokens: expected at least two, got one")
-    _check("since", [since], len(ids) - 1)
+    check_indices("since", [since], len(ids) - 1)
     read, following = mx.array(ids[None, :-1]), mx.array(ids[None, 1 + since :])
     with evaluating(model):
         whole = cross_entropy(model(read)[:, since:], following)
@@ -209,11 +209,3 @@ def _replaced(layer: Any, operator: Any) -> Iterator[None]:
         yield
     finally:
         layer.operator = None
-
-
-def _check(name: str, numbers: Sequence[int] | np.ndarray | None, count: int | None) -> None:
-    """Check indices from 0 to below `count`."""
-    for number in () if numbers is None else numbers:
-        if number < 0 or number % 1 or (count is not None and number >= count):
-            expected = "0 or more" if count is None else f"0 to {count - 1}"
-            raise InputError(f"{name}: expected {expected}, got {shown(number)}")

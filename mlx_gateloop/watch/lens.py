@@ -4,10 +4,10 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlx_gateloop.errors import InputError, shown
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.watch.checks import Tokens, checked_tokens
+from mlx_gateloop.watch.checks import Tokens, check_indices, checked_tokens
 
 
 def lens(model: nn.Module, tokens: Tokens, top: int | None = None, *, since: int = 0) -> np.ndarray:
@@ -39,8 +39,7 @@ def lens(model: nn.Module, tokens: Tokens, top: int | None = None, *, since: int
     embedding = model.model.embed_tokens
     head = embedding.as_linear if model.args.tie_word_embeddings else model.lm_head
     ids = checked_tokens(model, tokens)
-    if not 0 <= since < len(ids):
-        raise InputError(f"since: expected 0 to {len(ids) - 1}, got {shown(since)}")
+    check_indices("since", [since], len(ids))
     x = embedding(mx.array(ids[None]))
     found = []
     with evaluating(model):

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mlx_gateloop.errors import InputError, shown
+from mlx_gateloop.watch.checks import check_indices
 
 PARTS = Path(__file__).parent / "shared"
 # Range of the decay rate -log|a| in `Trace.columns`, 8 bits on a log scale: half-lives from 0.04 to
@@ -88,7 +89,17 @@ def share(
         True
     """
     kinds = ["answer"] * len(texts) if kinds is None else kinds
-    _check(trace, texts, kinds, forgotten, start)
+    if len(texts) != trace.tokens or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"texts: expected {trace.tokens}, one per token, got {len(texts)}")
+    if len(kinds) != len(texts):
+        raise InputError(f"kinds: expected {len(texts)}, one per token, got {len(kinds)}")
+    if wrong := [kind for kind in kinds if kind not in get_args(Kind)]:
+        raise InputError(f"kinds: expected {', '.join(get_args(Kind))}, got {shown(wrong[0])}")
+    check_indices("start", [start], max(len(texts), 1))
+    for each in forgotten:
+        if wrong_positions := [m for m in each.left_out if not 0 <= m < len(texts)]:
+            expected = f"positions from 0 to {len(texts) - 1}"
+            raise InputError(f"forgotten: expected {expected}, got {shown(wrong_positions[0])}")
     kept = [t for t in range(start, len(texts)) if with_system or kinds[t] != "system"]
     if len(kept) > MAX_TOKENS:
         limit = f"a page shows at most {MAX_TOKENS} tokens, got {len(kept)}"
@@ -104,27 +115,6 @@ def share(
     first = kept[0] if kept else 0
     note = f" The {first:,} tokens before these are omitted." if start and first else ""
     return filled(data, title, SCRIPTS, part("words.html").format(about="", form="", note=note))
-
-
-def _check(
-    trace: Any,
-    texts: Sequence[str],
-    kinds: Sequence[str],
-    forgotten: Sequence[Counterfactual],
-    start: int,
-) -> None:
-    if len(texts) != trace.tokens or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"texts: expected {trace.tokens}, one per token, got {len(texts)}")
-    if len(kinds) != len(texts):
-        raise InputError(f"kinds: expected {len(texts)}, one per token, got {len(kinds)}")
-    if wrong := [kind for kind in kinds if kind not in get_args(Kind)]:
-        raise InputError(f"kinds: expected {', '.join(get_args(Kind))}, got {shown(wrong[0])}")
-    if not 0 <= start < max(len(texts), 1):
-        raise InputError(f"start: expected 0 to {len(texts) - 1}, got {start}")
-    for each in forgotten:
-        if wrong_positions := [m for m in each.left_out if not 0 <= m < len(texts)]:
-            expected = f"positions from 0 to {len(texts) - 1}"
-            raise InputError(f"forgotten: expected {expected}, got {shown(wrong_positions[0])}")
 
 
 def _strengths(trace: Any, kept: Sequence[int]) -> np.ndarray:
