@@ -49,11 +49,7 @@ class SecurityMiddleware:
     """Rejects requests that neither the page nor a program needs; adds security headers."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        hosts: Sequence[str] = ("*",),
-        proxies: Sequence[str] = (),
-        root_path: str = "",
+        self, app: ASGIApp, hosts: Sequence[str], proxies: Sequence[str], root_path: str
     ) -> None:
         self.app, self.failed_logins = app, FailedLogins()
         self.hosts, self.proxies, self.root_path = [*hosts, *proxies], proxies, root_path

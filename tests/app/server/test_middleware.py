@@ -16,7 +16,7 @@ MAX = middleware.MAX_BYTES
 
 
 def guarded(app=None):
-    return middleware.SecurityMiddleware(app or PlainTextResponse("fine"))
+    return middleware.SecurityMiddleware(app or PlainTextResponse("fine"), ["*"], [], "")
 
 
 @pytest.mark.parametrize(("host", "origin", "status"), [
