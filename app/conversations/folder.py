@@ -1,7 +1,6 @@
 """A folder of saved conversations, one file each; the file's name is the title."""
 
 import os
-import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from mlx_gateloop.io.files import locked, sweep
 
 from ..generation.models import Models
 from ..generation.prefix_cache import PrefixCache
+from ..generation.words import is_mark
 from . import file
 from .file import Messages
 
@@ -170,8 +170,7 @@ def _is_name(text: str) -> bool:
 
 def _fits(character: str) -> bool:
     """Tell if a name may have a character: many scripts write vowels as marks on letters."""
-    is_mark = unicodedata.category(character).startswith("M")
-    return is_mark or character.isalnum() or character in " ._-"
+    return is_mark(character) or character.isalnum() or character in " ._-"
 
 
 def _version(path: Path) -> int:

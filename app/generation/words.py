@@ -123,13 +123,13 @@ def units(text: str) -> int:
 
 def _join(before: str, after: str) -> bool:
     """Return True if two adjacent characters belong to one word."""
-    if _is_mark(after):
+    if is_mark(after):
         return True
     wide = any(unicodedata.east_asian_width(character) in "WF" for character in (before, after))
-    return not wide and all(c.isalnum() or c == "_" or _is_mark(c) for c in (before, after))
+    return not wide and all(c.isalnum() or c == "_" or is_mark(c) for c in (before, after))
 
 
-def _is_mark(character: str) -> bool:
+def is_mark(character: str) -> bool:
     return unicodedata.category(character).startswith("M")  # combining
 
 
