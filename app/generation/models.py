@@ -163,7 +163,6 @@ class Models:
         return str(self._local(name) or name)
 
     def is_local(self, name: str) -> bool:
-        """Return True if the model is in one of the folders."""
         return self._local(name) is not None
 
     def fetch(self, name: str) -> Path:
@@ -184,13 +183,7 @@ class Models:
 
     def _hashed(self, name: str) -> tuple[Path, str]:
         """Check a model's files and return its fingerprint, which stays known: hashing is slow."""
-        times, (path, digests) = self._times(name), self._checked(name)
-        fingerprint = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
-        self._fingerprints[self.key(name)] = times, fingerprint
-        return path, fingerprint
-
-    def _checked(self, name: str) -> tuple[Path, dict[str, str]]:
-        path, roots = self._path(name)
+        times, (path, roots) = self._times(name), self._path(name)
         for file in path.rglob("*"):
             if not is_inside(file, roots):
                 raise InputError(f"{name}/{file.relative_to(path)}: is outside the models folder")
@@ -200,7 +193,9 @@ class Models:
         digests = {file.name: sha256(file) for kind in LOADED for file in path.glob(kind)}
         if (path / SUMS).exists():
             verify_checksums(name, path, digests)
-        return path, digests
+        fingerprint = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+        self._fingerprints[self.key(name)] = times, fingerprint
+        return path, fingerprint
 
     def _path(self, name: str, download: bool = False) -> tuple[Path, list[Path]]:
         """Return the model's directory, and the folders that may contain its files."""

@@ -139,8 +139,7 @@ def _read(path: Path) -> list[Document]:
 
 def _parse(line: str, where: str) -> Document:
     try:
-        record = json.loads(line)
-        document = _document(record)
+        document = _document(json.loads(line))
         json.dumps([document, getattr(document, "tools", None)], ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not JSON ({error.msg}, column {error.colno})") from None

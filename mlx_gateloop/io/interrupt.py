@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 NOT_COMPILED = ("Failed to compile function", "Could not load C++ shared library")  # MLX says
@@ -47,9 +47,7 @@ def handling(handler: Callable[..., Any]) -> Iterator[None]:
     every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     # nohup ignores SIGHUP, and a shell's job in the background SIGINT.
     requests = [one for one in every if signal.getsignal(one) is not signal.SIG_IGN]
-    previous = [signal.signal(request, handler) for request in requests]
-    try:
+    with ExitStack() as undo:
+        for request in requests:
+            undo.callback(signal.signal, request, signal.signal(request, handler))
         yield
-    finally:
-        for request, before in zip(requests, previous, strict=True):
-            signal.signal(request, before)

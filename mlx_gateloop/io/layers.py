@@ -44,9 +44,8 @@ def load_layers(path: str | os.PathLike[str]) -> dict[str, GateLoop]:
     """
     directory = Path(path)
     config = read_json(directory / "config.json")
-    shapes = config.get("layers")
-    if config.get("model_type") != LAYERS_TYPE or not isinstance(shapes, dict):
-        found = config.get("model_type")
+    found, shapes = config.get("model_type"), config.get("layers")
+    if found != LAYERS_TYPE or not isinstance(shapes, dict):
         raise InputError(f"{directory}: model_type: expected {LAYERS_TYPE!r}, got {found!r}")
     check(directory)
     try:
