@@ -46,7 +46,6 @@ class Request:
     state: StateFile | None = None  # the text or the conversation begins from it
 
     def steps(self, run: Run, loaded: LoadedModel, *shared: Any) -> Steps[None]:
-        """Generate; see `Decoder.steps`."""
         return Decoder(run, loaded, self, *shared).steps()
 
 

@@ -183,10 +183,7 @@ class Engine:
 
 
 class Worker:
-    """A thread with its loaded models: MLX streams belong to the thread that made them.
-
-    The engine abandons a stuck worker and starts another one, which loads the models again.
-    """
+    """A thread with its loaded models: MLX streams belong to the thread that made them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -103,7 +103,6 @@ class PrefixCache:
         return [b for b in found if text is None or text.startswith(b.text)]
 
     def forget(self, conversation: str) -> None:
-        """Drop all states of a conversation."""
         with self._lock:
             for key in [key for key in self._cached if key[0] == conversation]:
                 self._drop(key)

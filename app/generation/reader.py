@@ -109,13 +109,11 @@ class Recordings:
         self._rows = rows
 
     def receive(self, name: str, call: Call) -> None:
-        """Receive one call of a layer's recurrence."""
         for recording, row in zip(self._rows, call.rows(), strict=True):
             if recording is not None:
                 recording.receive(name, row)
 
     def exclude(self, name: str, reason: str) -> None:
-        """Exclude a layer from now on."""
         for recording in filter(None, self._rows):
             recording.exclude(name, reason)
 

@@ -277,8 +277,6 @@ class Handlers:
     ) -> AsyncIterator[list[tuple[Run, Any]]]:
         """Run prompts; yield their runs and views several times a second until all are done.
 
-        The page still shows the `earlier` run.
-
         Closing the generator cancels them. A tab has one answer at a time: a newer request, even a
         rejected one, cancels the older one, even while that downloads its model.
         """

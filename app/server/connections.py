@@ -48,7 +48,6 @@ class Connection(H11Protocol):
         self._stop_timer()
 
     def _update_timer(self) -> None:
-        """Start or stop the client's timeout."""
         if self._is_answering() and not self.flow.write_paused:
             self._stop_timer()
         elif self not in self._waiting and not self.transport.is_closing():

@@ -131,7 +131,6 @@ class Attempt:
         return self._conclude()
 
     def commands(self) -> Iterator[list[str]]:
-        """Yield the command line of each rank."""
         settings, hostfile = self._settings, self._settings.hostfile
         count = sum(len(host.ips) for host in hostfile.hosts)
         is_here = all(host.ssh == LOCAL for host in hostfile.hosts)

@@ -62,7 +62,6 @@ def cores() -> int:
 
 
 def memory_bytes() -> int:
-    """Return this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
