@@ -149,6 +149,7 @@ def report_text(tree: Mapping[str, Any], folder: Path) -> str:
         markdown_table(["strategy", "accuracy"], marks),
         *report_trials(experiment, tree["trials"]),
         f"## Accuracy over the {measure.span}",
+        "Shares of the answers of all seeds together.",
         markdown_table(["model", *names], by_span),
         *report_resets(runs),
         *(["## Figures", *pictures] if pictures else []),

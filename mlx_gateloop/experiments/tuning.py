@@ -131,7 +131,7 @@ def report_trials(experiment: Experiment, made: Mapping[str, list[dict[str, Any]
         return []
     rows = []
     for model in experiment.models:
-        records = made.get(model, [])
+        records = [record for record in made.get(model, []) if record["finished"]]
         known = [record["validation_loss"] for record in records if _has_loss(record)]
         steps = sum(record["steps"] for record in records)
         chosen = _effective(model, _best(records))

@@ -58,7 +58,9 @@ def test_a_chosen_value_near_an_end_of_its_range_is_named():
     experiment, number = replace(RUNNING_SUM, models=("fixed",), trials=64), 0
     for number in range(64):
         record = {"settings": tuning.settings(experiment, "fixed", number), "validation_loss": 1.0}
-        (*_, table) = tuning.report_trials(experiment, {"fixed": [record | {"steps": 1}]})
+        (*_, table) = tuning.report_trials(
+            experiment, {"fixed": [record | {"steps": 1, "finished": True}]}
+        )
         named = cells(table)[-1][-1]
         rate = record["settings"]["optimizer.learning_rate"]
         assert ("learning_rate" in named) == (not 0.01 / 5**0.8 < rate < 0.01 * 5**0.8)
@@ -131,7 +133,9 @@ def test_a_trial_that_diverges_is_counted_and_never_chosen(out):
     left = [record for record in records if not record["diverged"]]
     lowest = min(left, key=lambda record: record["validation_loss"])
     assert tuning.best(MADE, out, "fixed") == lowest["settings"] != before
-    (*_, table) = tuning.report_trials(replace(MADE, models=("fixed",)), {"fixed": records})
+    running = {**records[0], "finished": False, "validation_loss": None}  # neither of the two
+    experiment, made = replace(MADE, models=("fixed",)), {"fixed": [*records, running]}
+    (*_, table) = tuning.report_trials(experiment, made)
     assert cells(table)[-1][1:4:2] == ["3", "1"]
 
 
