@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from mlx_gateloop.commands.parser import positive
 from mlx_gateloop.io.tables import markdown_table
 
 NAMES = ("prefill", "decode", "decode, real gates", "training step", "training step, 4 heads")
@@ -96,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", help="a Python with the one version installed")
     parser.add_argument("after", help="a Python with the other")
-    parser.add_argument("--turns", type=int, default=15, help="of each work (default: 15)")
+    parser.add_argument("--turns", type=positive, default=15, help="of each work (default: 15)")
     parser.add_argument("--only", default="", help="works with this text in their names")
     arguments = parser.parse_args()
     versions = [Version(python) for python in (arguments.before, arguments.after)]

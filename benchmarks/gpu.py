@@ -1,5 +1,6 @@
 """Time this GPU's kernels: `python benchmarks/gpu.py [REPORT.md]`."""
 
+import argparse
 import statistics
 import sys
 import time
@@ -72,6 +73,9 @@ def row(copied: float, shape: Shape, dtype: mx.Dtype, is_complex: bool) -> list[
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("report", type=Path, nargs="?", help="Markdown file to write")
+    file = parser.parse_args().report
     missing = [why for name in ("metal", "cuda") if (why := BACKENDS[name].why_missing())]
     if len(missing) > 1:
         raise SystemExit(f"error: no GPU to time: {'; '.join(missing)}")
@@ -89,8 +93,8 @@ def main() -> None:
     ]
     text = "\n\n".join(report) + "\n"
     print(text, end="")
-    if len(sys.argv) > 1:
-        write_text(Path(sys.argv[1]), text)
+    if file:
+        write_text(file, text)
 
 
 if __name__ == "__main__":

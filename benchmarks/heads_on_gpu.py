@@ -5,6 +5,7 @@ operations and of our kernels. Beside their bytes, each launch's inputs and outp
 least: every input of the pass read once, every output written once.
 """
 
+import argparse
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -105,6 +106,7 @@ def _traced(**text: Any) -> Callable[..., list[mx.array]]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     mx.custom_function = Plain  # type: ignore[misc,assignment]
     chunked.GROUP = chunked.GROUP_ON_GPU
     heads.accepted = lambda kernels, trial, wanted: wanted  # there is no GPU to try it on

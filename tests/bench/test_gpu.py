@@ -31,6 +31,7 @@ def test_without_a_gpu_it_is_one_line(monkeypatch):
     for name in ("metal", "cuda"):
         entry = script.BACKENDS[name]._replace(why_missing=lambda: "none here")
         monkeypatch.setitem(script.BACKENDS, name, entry)
+    monkeypatch.setattr("sys.argv", ["gpu.py"])
     with pytest.raises(SystemExit, match=r"^error: no GPU to time: none here; none here$"):
         script.main()
 
@@ -38,9 +39,12 @@ def test_without_a_gpu_it_is_one_line(monkeypatch):
 @pytest.mark.parametrize(("name", "options", "words"), [
     ("minutes", "RECORDS a/x.txt b/x.txt", "two texts have the same name"),
     ("tuned_states", "RECORDS a/x.txt b/x.txt", "two texts have the same name"),
+    ("compare_versions", "python python --turns 0", "a whole number of at least 1, got 0"),
+    ("gpu", "REPORT.md --fast", "unrecognized arguments: --fast"),
+    ("heads_on_gpu", "REPORT.md", "unrecognized arguments: REPORT.md"),
     ("reading", "x.txt --tokens 100", "expected 22,528 tokens or more to read, got 100"),
 ])  # fmt: skip
-def test_a_wrong_table_is_refused(name, options, words, tmp_path, monkeypatch, capsys):
+def test_wrong_input_makes_no_table(name, options, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.txt").write_text("some words " * 200)
     monkeypatch.setattr("sys.argv", [name, *options.split()])
