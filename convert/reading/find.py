@@ -274,6 +274,6 @@ def _flatten(tree: Tree, file: Path) -> dict[str, Stored]:
             elif isinstance(value, Stored):
                 name = ".".join(part for part in name.split(".") if part not in ADDED)
                 if name in flat:
-                    raise InputError(f"{file}: two tensors have one name without {ADDED}")
+                    raise InputError(f"{file}: two tensors are {shown(name)} without {ADDED}")
                 flat[name] = value
     return flat

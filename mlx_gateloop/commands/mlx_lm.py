@@ -68,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> None:
             raise
         print()
     except (OSError, RuntimeError, ValueError, ModuleNotFoundError) as error:
-        known = {"Failed to open file": one_line(error)}
+        known = {"[load": one_line(error)}
         absent = " and ".join(words[at] for at in named if not Path(words[at]).exists())
         known["snapshot folder"] = f"{absent or 'default model'}: no directory, and no hub to ask"
         advice = {"lora": 'give lines of "text"'}.get(words[0], "use gateloop mlx-lm generate")
