@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> None:
             known[package] = f"{data}pip install {package}, which is missing"
         known["CLI requires a subcommand"] = "no such command; see gateloop mlx-lm"
         reason = next((known[text] for text in known if text in str(error)), None)
-        if reason is None and not isinstance(error, ValueError):
+        if isinstance(error, InputError) or (reason is None and not isinstance(error, ValueError)):
             raise
         raise InputError(f"mlx-lm {words[0]}: {reason or one_line(error)}") from None
     finally:
