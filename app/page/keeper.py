@@ -58,7 +58,8 @@ class Keeper:
         if self.folder is None or new in ("", chat.name):
             return False
         if not chat.name:
-            raise InputError("This conversation is not saved yet: send a message first.")
+            unsaved = "This conversation is not saved yet: send a message first."
+            raise InputError(chat.problem or unsaved)
         with self._lock:
             self.folder.rename(chat.name, new)
             chat.name = new
