@@ -63,7 +63,7 @@ def recording(
 
 
 def trace_of(model: nn.Module, tokens: Tokens) -> Trace:
-    """Record one forward pass of a model over tokens `[length]`, at least one.
+    """Record one forward pass without dropout of a model over tokens `[length]`, at least one.
 
     Examples:
         >>> import mlx_gateloop as gl

@@ -190,7 +190,7 @@ class Trace(Storage):
         """Yield `retention` at each token from `start`, for the tokens from `start`, in one pass.
 
         Args:
-            start: First token.
+            start: First token; below 0, counted from the end.
 
         Yields:
             Shares, float32 `[n - start + 1]` for m = start to n; NaN before the window of the
