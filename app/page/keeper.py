@@ -58,8 +58,7 @@ class Keeper:
         if self.folder is None or new in ("", chat.name):
             return False
         if not chat.name:
-            unsaved = "This conversation is not saved yet: send a message first."
-            raise InputError(chat.problem or unsaved)
+            raise InputError(chat.problem or "Not saved yet: send a message first.")
         with self._lock:
             self.folder.rename(chat.name, new)
             chat.name = new
