@@ -166,7 +166,8 @@ def _resumed(argv: list[str]) -> list[str]:
     arguments = parse(argv)
     if not hasattr(arguments, "resume") or arguments.resume or not arguments.out:
         return argv
-    return [*argv, "--resume"] if any((arguments.out / "checkpoints").glob("[!.]*")) else argv
+    has_checkpoint = any((arguments.out / "checkpoints").glob("[!.]*"))
+    return [*argv, "--resume"] if has_checkpoint else argv
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ def check(directory: Path) -> None:
         for file in sorted(directory.iterdir()):
             if file.exists() and not (file.is_file() or file.is_dir()):
                 raise InputError(f"{file}: neither a file nor a folder; remove it")
-            if file.is_file() and any(map(file.match, TEXT)) and file.stat().st_size > TEXT_BYTES:
+            is_text = file.is_file() and any(map(file.match, TEXT))
+            if is_text and file.stat().st_size > TEXT_BYTES:
                 raise InputError(f"{file}: larger than {TEXT_BYTES >> 20} MB; get the model again")
             if file.name in OBJECTS and file.exists():
                 read_json(file, TEXT_BYTES)
