@@ -7,10 +7,9 @@ import gradio as gr
 
 from . import scripts
 from .chat_words import chat_words
-from .controls import QUICK, STREAM, Controls, prompt_box, stream
+from .controls import QUICK, Controls, prompt_box, stream
 from .examples import CHAT_EXAMPLES
 from .handlers import Handlers, user_error
-from .markdown import escape_history
 from .sessions import History
 from .side_list import SideList
 from .state_picker import state_picker
@@ -63,9 +62,8 @@ def chat_tab(
     ]
     changed.append(stream(more.click, handlers.go_on, inputs, outputs))
     for event, change in ((chatbot.retry, _retry), (chatbot.edit, _edit)):
-        again = event(change, history, history, **STREAM)  # with a notice if it fails
-        changed.append(stream(again.success, handlers.answer, inputs, outputs))
-        again.failure(escape_history, history, chatbot, **QUICK)  # the page shows the edit already
+        again = event(change, history, history, **QUICK)
+        changed.append(stream(again.then, handlers.answer, inputs, outputs))
     undone = chatbot.undo(_undo, [history, box], [history, box], **QUICK)
     undone.then(handlers.undo, [history, *who.values(), start], outputs, **QUICK)
     for button, step in ((older, -1), (newer, 1)):
@@ -100,10 +98,7 @@ def _retry(history: History, event: gr.RetryData) -> History:
 
 
 def _edit(history: History, event: gr.EditData) -> History:
-    earlier, text = history[: _index(event)], str(event.value)
-    if not text.strip():
-        raise user_error("Type a message first.")
-    return [*earlier, {"role": "user", "content": text}]
+    return [*history[: _index(event)], {"role": "user", "content": str(event.value)}]
 
 
 def _undo(history: History, typed: str, event: gr.UndoData) -> tuple[Any, ...]:

@@ -362,5 +362,3 @@ def test_a_message_that_a_page_makes_up_is_refused(handler):
         event = None if index is None else SimpleNamespace(index=index, value="x")
         with pytest.raises(gr.Error, match="Choose a message"):
             handler([{"role": "user", "content": "a"}], event=event)
-    with pytest.raises(gr.Error, match="Type a message"):
-        chat_tab._edit([], SimpleNamespace(index=0, value=" "))
