@@ -1,11 +1,11 @@
-const BUTTONS = { conversations: "#list-button", settings: "#settings-button" };
+const OTHERS = "#tabs, dialog, #save-name"; // leaving the title's box would save it
 
 /** Close an open sidebar with Escape, and focus the button that opened it. */
 export function closeWithEscape() {
   document.addEventListener("keydown", ({ isComposing, key, target }) => {
     const open = document.querySelector("#conversations.open, #settings.open");
-    if (key !== "Escape" || isComposing || !open || target.closest("#tabs, dialog")) return;
+    if (key !== "Escape" || isComposing || !open || target.closest(OTHERS)) return;
     open.querySelector(".toggle-button").click();
-    document.querySelector(BUTTONS[open.id]).focus();
+    document.querySelector(open.id === "settings" ? "#settings-button" : "#list-button").focus();
   });
 }
