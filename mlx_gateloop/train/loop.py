@@ -170,7 +170,7 @@ class Run:
         return TrainResult(self.output.directory, *done, stop_requested=stop.is_set())
 
     def _step(self, bar: "tqdm[Any]", pace: Pace | None) -> bool:
-        """Take a step, and log it if that is due; return True if new steps were planned before."""
+        """Take a step, plan the next ones and log it where due; return True if it planned."""
         progress = self.progress
         began = time.perf_counter()
         loss, norm = self.trainer.step(progress.step, progress.loss_scale)

@@ -1,4 +1,4 @@
-"""What commands of benchmarks/ refuse."""
+"""Wrong input of the commands in benchmarks/."""
 
 import pytest
 from helpers.scripts import load_script

@@ -28,6 +28,6 @@ async def test_imports_keep_the_model_and_clicks_on_what_is_answered_do_nothing(
     assert side._rename(" b ", "", me)[1:] == (gr.skip(), "")
     assert side._rename("", "", me)[1:] == ("b", gr.skip())
     assert "send a message first" in side._rename("c", "", "new")[2]
-    handlers.sessions.start("full", Chat(problem="not saved: no room"))
-    assert "no room" in side._rename("c", "", "full")[2]
+    handlers.sessions.start("full", Chat(problem="not saved: no space"))
+    assert "no space" in side._rename("c", "", "full")[2]
     assert side._export("new", "", "md") == (None, note("There is nothing to export yet."))
