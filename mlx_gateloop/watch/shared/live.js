@@ -95,11 +95,13 @@ class Writing {
 
   call(call, options, show) {
     if (this.failed) return Promise.reject(this.failed);
+    this.stopped = false;
     this.worker.postMessage({ call, options });
     return new Promise((resolve, reject) => this.waiting.push({ show, resolve, reject }));
   }
 
   stop() {
+    this.stopped = true; // also if the worker has ended the call by now
     this.worker.postMessage({ call: "stop" });
   }
 }
@@ -223,9 +225,8 @@ class Page {
   /** Write the last answer again without a word, beside the first one. */
   async #wipe() {
     const positions = this.word;
-    const answers = await this.writing.call("without", { positions });
-    if (!answers) return; // stopped: there is nothing whole to compare
-    const { original, answer } = answers;
+    const { original, answer } = await this.writing.call("without", { positions });
+    if (this.writing.stopped) return; // the answer may not be whole
     this.find("forget").hidden = false;
     this.view.forget({ left_out: positions, answer, ...differing(original, answer) });
   }

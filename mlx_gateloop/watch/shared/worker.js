@@ -59,7 +59,7 @@ const CALLS = {
   async without({ positions }) {
     const other = await run(text.without(positions));
     if (other) await run(other.write(last));
-    return stopped ? undefined : { original: text.answer, answer: other.answer };
+    return { original: text.answer, answer: other?.answer };
   },
   guesses: ({ at }) => text.guesses(at),
   async generate({ prompt, ...options }) {
