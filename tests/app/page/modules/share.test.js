@@ -5,7 +5,7 @@ import { saveView } from "../../../../app/page/static/share.js";
 
 test("a page that cannot be made is no file, and the server's line says why", async () => {
   const status = {};
-  const find = (name) => (name === "saved" ? status : { checked: false });
-  await saveView({ find, run: "a", server: { share: async () => ({ error: "too long" }) } });
+  const server = { share: async () => ({ error: "too long" }) };
+  await saveView({ find: () => status, run: "a", server });
   assert.equal(status.textContent, "too long");
 });
