@@ -93,6 +93,8 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
         kept = -n  # tokens of the last call that was popped
         while kept < 0 and calls:
             call = calls.pop()
+            if self.lengths is None and call.padding[0] is not None:
+                break  # its right padding is finalized, so rows differ in their last tokens
             kept += call.tokens
         if kept < 0 or (kept > 0 and call.inputs is None):
             raise CannotTrim(f"trim: cannot go back over {n} tokens; read the prompt again")

@@ -66,6 +66,17 @@ def test_more_than_is_held_is_an_error_that_changes_nothing(monkeypatch):
     trim_prompt_cache(cache, MIN_CALLS)
 
 
+def test_padding_that_was_finalized_is_not_trimmed():
+    model = tiny_model()
+    cache = padded(model, (4, 2), left=False)
+    model(tokens(4, batch=2), cache)
+    cache[0].finalize()
+    model(tokens(1, batch=2), cache)
+    assert cache[0].trim(1) == 1
+    with pytest.raises(CannotTrim):
+        cache[0].trim(1)
+
+
 def test_the_bytes_held_are_bounded():
     model = tiny_model(hidden_size=64, num_heads=2, conv_size=4)  # a state of 16 kB
     cache = model.make_cache()
