@@ -12,6 +12,7 @@ from mlx_gateloop.ops.planes import Planes
 Form = Literal["sigmoid", "polar", "cartesian"]
 FORMS: dict[Form, int] = {"sigmoid": 0, "polar": 1, "cartesian": 2}  # their numbers in the kernels
 IDENTITY: dict[Form, float] = {"sigmoid": math.inf, "polar": 0, "cartesian": 1}  # `first` of a = 1
+RESET: dict[Form, float] = {"sigmoid": -math.inf, "polar": -math.inf, "cartesian": 0}  # of a = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +73,10 @@ class Transition:
 
     def reset(self, starts: mx.array) -> "Transition":
         """Return the transition with an exact a = 0 where `starts`, bool `[B, L]`, is True."""
-        is_cartesian, second = self.form == "cartesian", self.second
+        second = self.second
         is_start = starts.reshape(*starts.shape, *[1] * (len(self.shape) - 2))
-        first = mx.where(is_start, 0 if is_cartesian else -mx.inf, self.first)
-        if second is not None and is_cartesian:
+        first = mx.where(is_start, RESET[self.form], self.first)
+        if second is not None and self.form == "cartesian":
             second = mx.where(is_start, 0, second)
         return Transition(self.form, first, second)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.ops import Transition, gate_loop
+from mlx_gateloop.ops.transition import RESET
 from mlx_gateloop.watch import hooks
 from mlx_gateloop.watch.hooks import Arguments, Hook
 
@@ -93,7 +94,7 @@ EDITABLE = {
         partial(_scaled, "k"),
         lambda at: at[..., None] if at.ndim == 2 else at,
         "h0",
-        keeps=lambda given: sum(map(mx.abs, given["a"].planes())) > 0,
+        keeps=lambda given: given["a"].first != RESET[given["a"].form],  # cartesian ones are real
     ),
     "rnn_scan": Editable(
         lambda given: given["a"].shape[2:],

@@ -141,6 +141,14 @@ def test_a_step_of_zero_can_be_edited():
         assert mx.isfinite(model(tokens(4), model.make_cache())).all()
 
 
+def test_a_gate_that_rounds_to_zero_can_be_edited():
+    model, text = tiny_model(transition="fixed"), tokens(LENGTH)
+    model.layers[0].time_mixing.gamma -= 200
+    edits = [Edit(0, tokens=[4], keep=0.5)]
+    with gl.watch.edit(model, *edits):
+        close(model(text), logits_of(model, text, edits))
+
+
 def test_a_cache_cannot_go_back_over_an_edit():
     model = tiny_model()
     cache = model.make_cache()
