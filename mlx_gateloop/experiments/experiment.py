@@ -103,9 +103,10 @@ class Experiment:
             new = replace(new, settings={name: tuned[name] for name in new.models})
         decided = DECIDED | {f"model.{k}": "use --models" for m in new.models for k in VARIANTS[m]}
         theirs = "the other experiment chose it; leave it out"
-        decided |= {key: theirs for chosen in new.settings.values() for key in chosen}
+        # Settings without a longest half-life mean the published start.
+        decided |= {k: theirs for chosen in new.settings.values() for k in ("start", *chosen)}
         if new.trials:
-            tried = set(get_args(Tunable)) - {"optimizer.learning_rate"}  # it is the centre
+            tried = {"start", *get_args(Tunable)} - {"optimizer.learning_rate"}  # it is the centre
             decided |= dict.fromkeys(tried, "--tune tries values of it; leave it out")
             decided["patience"] = "budgets of --tune are equal; leave it out"
         if wrong := next((key for key in settings if key in decided), None):
