@@ -117,9 +117,10 @@ def test_a_model_of_256_bytes_has_a_tokenizer_too(tmp_path, out):
 
 def test_settings_come_from_flags_over_a_file_beside_the_weights(source, out, capsys):
     file = source.parent / "weights.yaml"
-    file.write_text("norm_eps: 1e-6\n")  # without a point, YAML takes it for a word
-    for named, words in ((file, []), (None, ["norm_eps=1e-6"])):
-        assert read_settings(named, source, words)[0] == {"norm_eps": 1e-6}
+    for number in ("1e-6", "2.5e3"):  # without a point or a sign, YAML takes it for a word
+        file.write_text(f"norm_eps: {number}\n")
+        for named, words in ((file, []), (None, [f"norm_eps={number}"])):
+            assert read_settings(named, source, words)[0] == {"norm_eps": float(number)}
     file.write_text("tokenizer: bytes\n")
     assert run(source, out, "--set", "ablate_complex=true") == 0
     said = capsys.readouterr().out
