@@ -261,6 +261,9 @@ def describe(path: str) -> dict[str, str]:
 def _read(path: str) -> tuple[dict[str, mx.array], dict[str, str], dict[str, Any]]:
     """Read the arrays of a state file of ours, its metadata, and our facts in that."""
     with _reading(path, path) as (arrays, metadata):
-        facts = json.loads(tree_unflatten(list(metadata.items()))[0]["gateloop"])
+        ours = tree_unflatten(list(metadata.items()))[0].get("gateloop")
+        if ours is None:
+            raise ValueError("another program's prompt cache")
+        facts = json.loads(ours)
         facts["hashes"], facts["tokens"] = dict(facts["hashes"]), int(facts["tokens"])
     return arrays, metadata, facts
