@@ -18,7 +18,7 @@ SMALL = [RECORDS / f"memory-horizon-small-{n}" for n in ("real", "s5", "softmax"
 WIKI = "tuned-real mamba2 gla softmax s5 s4d lru hgrn2"
 WIKI += " convolution convolution-fixed convolution-real convolution-hgrn2 convolution-gla"
 TABLES = {
-    "running-sum-sobol": ["--beyond", 32],
+    "running-sum-sobol": [*RECORDS.glob("running-sum-[!s]*"), "--beyond", 32],
     "memory-horizon-small-sobol": [*SMALL, "--beyond", 32],
     "recall-4000": [*(RECORDS / f"recall-4000-{n}" for n in ("s5", "lru", "hgrn2")), "--beyond", 8],
     "text-shakespeare-tuned": [RECORDS / "text-shakespeare-tuned-real"],
