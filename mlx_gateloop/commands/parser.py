@@ -9,7 +9,7 @@ from mlx_gateloop import __version__
 from mlx_gateloop.commands import COMMANDS
 from mlx_gateloop.errors import InputError, printable
 
-_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 class Formatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -94,5 +94,5 @@ def settings(arguments: list[str], example: str) -> dict[str, object]:
 
 
 def as_number(value: object) -> object:
-    """Turn 1e-6 and 2.5e3 into floats: YAML reads them as strings, for want of a point or sign."""
+    """Turn 1e-6 and 2.5e3 into floats: YAML reads them as strings."""
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

@@ -107,7 +107,7 @@ class Experiment:
         decided |= {k: theirs for chosen in new.settings.values() for k in ("start", *chosen)}
         if new.trials:
             tried = {"start", *get_args(Tunable)} - {"optimizer.learning_rate"}  # it is the centre
-            decided |= dict.fromkeys(tried, "--tune tries values of it; leave it out")
+            decided |= dict.fromkeys(tried, "--tune decides it; leave it out")
             decided["patience"] = "budgets of --tune are equal; leave it out"
         if wrong := next((key for key in settings if key in decided), None):
             raise InputError(f"--set {wrong}: {decided[wrong]}")

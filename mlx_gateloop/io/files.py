@@ -51,7 +51,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON with sorted keys, into a directory that is not in its place yet."""
+    """Write JSON with sorted keys into a staged directory; a kill may leave a part of it."""
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

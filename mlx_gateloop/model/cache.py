@@ -81,6 +81,12 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
             self._nbytes -= self._calls.popleft().nbytes
         self.cache[STATE] = self._after = state
 
+    def finalize(self) -> None:
+        """End the right padding: rows then differ in their last tokens, so hold no calls."""
+        if self.lengths is not None:
+            self._calls, self._nbytes = None, 0
+        super().finalize()
+
     def is_trimmable(self) -> bool:
         """Tell if `trim` may be tried: it raises rather than leave a wrong state."""
         return self.can_go_back
@@ -93,8 +99,6 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
         kept = -n  # tokens of the last call that was popped
         while kept < 0 and calls:
             call = calls.pop()
-            if self.lengths is None and call.padding[0] is not None:
-                break  # its right padding is finalized, so rows differ in their last tokens
             kept += call.tokens
         if kept < 0 or (kept > 0 and call.inputs is None):
             raise CannotTrim(f"trim: cannot go back over {n} tokens; read the prompt again")

@@ -71,6 +71,7 @@ def test_padding_that_was_finalized_is_not_trimmed():
     cache = padded(model, (4, 2), left=False)
     model(tokens(4, batch=2), cache)
     cache[0].finalize()
+    cache[0].prepare(lengths=[1, 1])
     model(tokens(1, batch=2), cache)
     assert cache[0].trim(1) == 1
     with pytest.raises(CannotTrim):

@@ -95,7 +95,6 @@ class Writing {
 
   call(call, options, show) {
     if (this.failed) return Promise.reject(this.failed);
-    this.stopped = false;
     this.worker.postMessage({ call, options });
     return new Promise((resolve, reject) => this.waiting.push({ show, resolve, reject }));
   }
@@ -153,6 +152,7 @@ class Page {
   /** Run one thing at a time; show why it failed. */
   async #guarded(action) {
     this.#setBusy(true);
+    this.writing.stopped = false;
     try {
       await action();
     } catch (error) {
