@@ -14,7 +14,8 @@ from mlx_gateloop.experiments.presets import PRESETS
 PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
 TEXTS = [RECORDS / f"text-python-{n}" for n in ("48", "convolution-phases", "convolution")]
-SMALL = [RECORDS / f"memory-horizon-small-{n}" for n in "real s5 softmax s4d lru".split()]
+LATER = "real s5 softmax s4d lru hgrn2"
+SMALL = [RECORDS / f"memory-horizon-small-{n}" for n in LATER.split()]
 WIKI = "tuned-real mamba2 gla softmax s5 s4d lru hgrn2"
 WIKI += " convolution convolution-fixed convolution-real convolution-hgrn2 convolution-gla"
 TABLES = {
@@ -122,12 +123,11 @@ def test_figures_and_order(compare, folders, monkeypatch, parts):
 @pytest.mark.parametrize(("options", "words"), [
     ("whole --beyond 2 --reference retnet", "RetNet is ahead by (95%)"),
     ("whole slow --models retnet,data_controlled", "| RetNet, phase_share 0.1 | 1,024 "),
-    ("second --pictures DIR", "accuracies.png"),  # without the reference
-    ("whole --beyond -1", "--beyond -1: expected 0 to 2"), ("unfinished", "error: "),
+    ("whole --beyond -1", "-1: expected 0 to 2"), ("second --pictures DIR", "accuracies.png"),
     ("whole --pictures /dev/null", "--pictures /dev/null: File exists; choose another folder"),
     ("whole --reference s5", 'or several; have "retnet", "softmax", "data_controlled"; see'),
     ("whole --models retnet,s5", "--models: no s5 there; choose retnet, data_controlled"),
-    ("second other", "other: differs from second in draws; leave it"),
+    ("second other", "other: differs from second in draws; leave it"), ("unfinished", "error: "),
     ("second whole", "whole: has softmax, as a folder before it; leave one"),
 ])  # fmt: skip
 def test_the_command(compare, folders, monkeypatch, options, words):
