@@ -177,13 +177,14 @@ def test_a_write_that_fails_keeps_the_file_before(tokenizer, tmp_path, monkeypat
 
 @pytest.fixture(scope="module")
 def made(tokenizer, tmp_path_factory):
-    """States: `a` and `b` of two texts, `c` of another model, `s` of attention; `d` is none."""
+    """States: `a` and `b` of two texts, `c` of another model, `s` of attention; two are none."""
     folder = tmp_path_factory.mktemp("states")
     for name, seed, count in (("a", 0, 2), ("b", 0, 1), ("c", 1, 1), ("s", 0, 1)):
         model = tiny_model(seed, **(MODELS["softmax"] if name == "s" else {}))
         gl.write_state(folder / f"{name}.state", has_read(model, count), model, tokenizer)
-    with (folder / "d.state").open("wb") as file:
-        mx.save_safetensors(file, {"0.0.0": mx.zeros((2, 2))})
+    for name, metadata in (("d", {}), ("e", {"1.model": "", "2.0": ""})):
+        with (folder / f"{name}.state").open("wb") as file:
+            mx.save_safetensors(file, {"0.0.0": mx.zeros((2, 2))}, metadata)
     return folder
 
 
@@ -205,7 +206,7 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tokenizer, tmp_path, monk
 
 @pytest.mark.parametrize(("names", "factors", "message"), [
     ("ac", [1, 1], "from another model"), ("ab", [1], "expected 2"), ("ax", [1, 1], "no such"),
-    ("ab", [1, float("nan")], "expected finite numbers"),
+    ("ab", [1, float("nan")], "expected finite numbers"), ("e", [1], "another program's prompt"),
     ("ab", [1, 1e300], "the sum is not finite"), ("s", [0.5], "a state of attention"),
     ("bad", [1, 1, 1], "not a state of gateloop read or gl.write_state: it has no prompt"),
 ])  # fmt: skip

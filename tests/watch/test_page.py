@@ -33,8 +33,7 @@ HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\u202e \U0001f
 STOPPED = """milliseconds => {
     document.querySelector(".wipe").click();
     for (const end = Date.now() + milliseconds; Date.now() < end; );
-    document.querySelector(".stop").click();
-}"""
+    document.querySelector(".stop").click(); }"""
 pytestmark = needs_node
 
 
