@@ -40,6 +40,8 @@ DECIDED = {
     "model.num_outputs": "the task decides",
 } | dict.fromkeys(("model", "data", "optimizer"), "set its keys one by one")
 DECIDED |= dict.fromkeys(("weights", "lora_rank"), "models begin untrained; leave it out")
+OF_TEXTS = [f"data.{k}" for k in ("loss_on", "packed", "reset_at_documents", "validation_fraction")]
+DECIDED |= dict.fromkeys((*OF_TEXTS, "sample_tokens"), "only for `gateloop train`; leave it out")
 
 
 @dataclass(frozen=True)
