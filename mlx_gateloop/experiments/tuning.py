@@ -17,7 +17,7 @@ from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.arguments import GATED, SPREAD
 
 APART = 1009  # the draw and the seed of the trials, apart from those of the runs
-RATES = 5.0  # the learning rate is within this factor of the preset's
+RATES = 5.0  # the learning rate is within this factor of the experiment's
 RATIOS = (0.03, 10.0)  # the rate of the state transitions, over the learning rate
 PUBLISHED = 1 / 6  # the share of settings with the published start
 SHORTEST = 2.0  # tokens, of the longest half-life at the start in the others
@@ -142,9 +142,10 @@ def report_trials(experiment: Experiment, made: Mapping[str, list[dict[str, Any]
     header = ["model", "trials", "steps of all", "diverged", "median loss"]
     is_text = experiment.name == "text"
     overlap = "; draws of a text overlap, so trials read what runs are tested on" * is_text
+    slowest, fastest = _ranges(experiment)["learning_rate"]
     note = (
         "A scrambled Sobol set of settings, the same for every model, chosen by validation loss: "
-        f"learning rates within a factor {RATES:g} of the preset's, those of the state transitions "
+        f"learning rates from {slowest:g} to {fastest:g}, those of the state transitions "
         f"{RATIOS[0]:g} to {RATIOS[1]:g} times as high; a longest half-life at the start, where a "
         f"model learns magnitudes, but for {PUBLISHED:.0%} of the settings; and "
         f"{', '.join(map(str, COUNTS))} heads, where it has heads. At an end: in the outer "
