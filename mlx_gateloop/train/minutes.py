@@ -168,7 +168,9 @@ def measured(config: TrainConfig, source: Source) -> tuple[float, int, float]:
         began = time.perf_counter()
         trainer.step(step)
         times.append(time.perf_counter() - began)
+    source.glimpse(trainer.model)  # the first sample of a process imports for seconds
     began = time.perf_counter()
     source.evaluate(trainer.model, ALONE)
+    source.glimpse(trainer.model)
     validation = time.perf_counter() - began
     return median(times[1:]), num_parameters(trainer.model), validation
