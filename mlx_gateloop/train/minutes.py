@@ -139,12 +139,13 @@ def choose(
     model = config.model_args(vocab_size=1)
     regularized = f", dropout {config.model['dropout']}" if "dropout" in config.model else ""
     pace.start(seconds, 2 * validation)
+    advice = "; give more text or less time" if passes > 4 * REPEATED else ""
     for line in (
         f"text: {source.summary}, a vocabulary of {source.vocab_size:,}",
         f"machine: {tokens / 60 / minutes:,.0f} tokens/s with the model below",
         f"model: width {model.hidden_size}, {model.num_hidden_layers} blocks, the best of "
         f"{len(tried)} by a law of scaling",
-        f"steps: about {steps:,}, {passes:.1f} passes over the text{regularized}",
+        f"steps: about {steps:,}, {passes:.1f} passes over the text{regularized}{advice}",
         f"time: {minutes:g} min; the rate falls with the clock, and config.yaml keeps it",
     ):
         print(line, file=sys.stderr)

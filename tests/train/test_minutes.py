@@ -155,8 +155,9 @@ def test_steps_of_several_batches_count(text_file, monkeypatch, capsys):
     for batches in (1, 4):
         options = {"tokenizer.kind": "bytes", "optimizer.accumulate": batches}
         choose(str(text_file), 1, options, monotonic())
-    found = re.findall(r"([\d.]+) passes", capsys.readouterr().err)
-    assert float(found[1]) == pytest.approx(4 * float(found[0]), abs=0.3)
+    found = re.findall(r"([\d.]+) passes.*?(; .*)?\n", capsys.readouterr().err)
+    assert float(found[1][0]) == pytest.approx(4 * float(found[0][0]), abs=0.3)
+    assert [advice for _, advice in found] == ["", "; give more text or less time"]
 
 
 def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):
