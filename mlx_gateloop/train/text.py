@@ -78,7 +78,8 @@ class TextSource:
             self._validation_bytes -= sum("\ufffd" in t or len(t.encode()) for t in texts)
         if len(validation.tokens) < 2 or not self._validation_bytes:
             fraction = f"raise data.validation_fraction ({config.data.validation_fraction})"
-            raise InputError(f"the validation text has nothing to predict; {fraction} or give more")
+            advice = f"{fraction} or give more {'answers' if answers else 'text'}"
+            raise InputError(f"the validation text has nothing to predict; {advice}")
         self.vocab_size = largest_id(tokenizer) + 1
         if self.vocab_size > MAX_IDS:
             given = f"this tokenizer has ids to {self.vocab_size - 1:,}, for a row each"
