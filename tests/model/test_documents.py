@@ -5,12 +5,14 @@ from functools import partial
 import mlx.core as mx
 import numpy as np
 import pytest
+from harness.platforms import OBSERVED
 from helpers.errors import refusal
 from helpers.family import CONFIGS, family_model
 from helpers.models import GROWING, VARIANTS, close, tiny_model, tokens
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import ArraysCache, BatchKVCache, trim_prompt_cache
 
+from mlx_gateloop.ops import backends
 from mlx_gateloop.ops.pointwise import cross_entropy
 
 LENGTHS = (5, 9, 4)
@@ -49,6 +51,15 @@ def check(model):
 @pytest.mark.parametrize("name", [*VARIANTS, *GROWING])
 def test_a_packed_document_in_every_variant(name):
     check(tiny_model(**(VARIANTS | GROWING)[name]))
+
+
+@pytest.mark.parametrize("backend", ["mlx", *OBSERVED])
+@pytest.mark.parametrize("name", ["paper", "heads"])
+def test_a_packed_document_on_every_backend(name, backend, monkeypatch):
+    """The other tests take the fastest, mostly `cpu`; GPU kernels run on the CPU."""
+    monkeypatch.setattr(backends.gpu, "kernels", OBSERVED.get)
+    monkeypatch.setattr(backends, "choose", lambda _: backends.BACKENDS[backend])
+    check(tiny_model(**VARIANTS[name]))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
