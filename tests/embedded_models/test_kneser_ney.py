@@ -59,9 +59,8 @@ def test_it_is_the_published_model(streams):
 def test_the_bits_of_a_stream_are_those_of_its_tokens(streams, order):
     learned, other = streams
     model = KneserNey(learned, order, VOCABULARY)
-    likely = [
-        model.probabilities(other[max(0, i - order + 1) : i].tolist()) for i in range(1, len(other))
-    ]
+    contexts = (other[max(0, i - order + 1) : i].tolist() for i in range(1, len(other)))
+    likely = [model.probabilities(context) for context in contexts]
     np.testing.assert_allclose([p.sum() for p in likely], 1)
     expected = -sum(np.log2(p[token]) for p, token in zip(likely, other[1:], strict=True))
     assert model.bits(other) == pytest.approx(expected)

@@ -13,9 +13,8 @@ SHORT = TINY_EXPERIMENT | {"steps": 4, "eval_every": 2, "data.batch_size": 32}
 def tiny(name="memory-horizon", preset="running_sum", seeds=2, models=None, equal=False, **changes):
     """Make an experiment; `__` in the name of a change stands for a point of its key."""
     settings = TINY_EXPERIMENT | {key.replace("__", "."): v for key, v in changes.items()}
-    return PRESETS[name][preset].changed_by(
-        settings, seeds=seeds, models=models, equal_parameters=equal
-    )
+    runs = {"seeds": seeds, "models": models, "equal_parameters": equal}
+    return PRESETS[name][preset].changed_by(settings, **runs)
 
 
 def tuned(**others):

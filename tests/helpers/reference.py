@@ -8,9 +8,8 @@ import pytest
 
 from mlx_gateloop.ops.cpu import why_missing
 
-needs_native = pytest.mark.skipif(
-    why_missing() is not None, reason=f"no C++ extension: {why_missing()}"
-)
+missing = why_missing()
+needs_native = pytest.mark.skipif(missing is not None, reason=f"no C++ extension: {missing}")
 
 
 @dataclass

@@ -10,9 +10,8 @@ from mlx_gateloop.ops.relative import composed, relative_attention
 
 SIZE = 3
 FORMS = [(0, 1), (1, 1), (1, SIZE), (2, 1), (2, SIZE)]  # planes of a transition, and their number
-both = pytest.mark.parametrize(
-    "attend", [composed, pytest.param(relative_attention, marks=needs_native)]
-)
+native = pytest.param(relative_attention, marks=needs_native)
+both = pytest.mark.parametrize("attend", [composed, native])
 
 
 def case(parts, width, *, length=37, last=None, batch=2, heads=2, phases=3.0, resets=()):

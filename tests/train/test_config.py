@@ -20,9 +20,8 @@ def written(folder, text):
 
 
 def test_values_come_from_the_file_and_flags_win(tmp_path):
-    path = written(
-        tmp_path, "optimizer: {learning_rate: 1e-3, betas: [0.8, 0.9]}\nepochs: 2\ndata:\n"
-    )
+    text = "optimizer: {learning_rate: 1e-3, betas: [0.8, 0.9]}\nepochs: 2\ndata:\n"
+    path = written(tmp_path, text)
     config = TrainConfig.load(path, {"data.length": 64, "steps": 7, "model.hidden_size": 24})
     assert config.optimizer.learning_rate == 0.001
     assert config.optimizer.betas == (0.8, 0.9)
@@ -39,9 +38,8 @@ def test_without_a_length_the_run_is_one_epoch():
 
 
 def test_a_spread_start_sets_half_lives_the_input_and_the_rate():
-    config = TrainConfig.load(
-        None, {"model": {"hidden_size": 50}, "start": "spread", "data.length": 400}
-    )
+    chosen = {"model": {"hidden_size": 50}, "start": "spread", "data.length": 400}
+    config = TrainConfig.load(None, chosen)
     args = config.model_args(vocab_size=9)
     assert (config.start, args.longest_half_life, args.input_scale) == ("spread", 40, True)
     rates = config.optimizer.learning_rate, config.optimizer.state_transition_learning_rate

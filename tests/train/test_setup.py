@@ -23,10 +23,8 @@ from mlx_gateloop.train.setup import Trainer, make_model, make_source
 
 def test_the_weights_of_linear_layers_are_scaled_but_not_the_transitions():
     config = {"steps": 1, "model": {"hidden_size": 8, "intermediate_size": 8}}
-    ours, smaller = (
-        make_model(TrainConfig.load(None, config | {"initial_scale": scale}), 16)
-        for scale in (1.0, 0.5)
-    )
+    configs = (TrainConfig.load(None, config | {"initial_scale": x}) for x in (1.0, 0.5))
+    ours, smaller = (make_model(each, 16) for each in configs)
     pairs = list(zip(ours.named_modules(), smaller.named_modules(), strict=True))
     assert sum(isinstance(layer, nn.Linear) for (_, layer), _ in pairs) > 10
     for (name, layer), (_, other) in pairs:

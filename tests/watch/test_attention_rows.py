@@ -35,9 +35,8 @@ def states_of_single_tokens(model, text):
             only = mx.array((np.arange(len(text)) == m).astype(np.float32))
             only = only.reshape(1, -1, *[1] * (k.ndim - 2))
             for n in range(m, len(text)):
-                upto = type(a)(
-                    a.form, *(p if p is None else p[:, : n + 1] for p in (a.first, a.second))
-                )
+                gates = (p if p is None else p[:, : n + 1] for p in (a.first, a.second))
+                upto = type(a)(a.form, *gates)
                 _, h = gl.gate_loop(q[:, : n + 1], (k * only)[:, : n + 1], v[:, : n + 1], upto)
                 norms[layer, m, n] = np.sqrt((np.array(h).astype(np.float64) ** 2).sum())
     return norms

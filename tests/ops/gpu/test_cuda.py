@@ -7,12 +7,9 @@ from harness.variants import HEADS, VARIANTS, launch, launch_heads, texts
 
 from mlx_gateloop.ops.gpu.launch_config import Plan
 
-pytestmark = pytest.mark.skipif(
-    nvrtc.absence() is not None, reason=f"no compiler for CUDA: {nvrtc.absence()}"
-)
-disassembled = pytest.mark.skipif(
-    sass.absence() is not None, reason=f"no disassembler: {sass.absence()}"
-)
+no_nvrtc, no_sass = nvrtc.absence(), sass.absence()
+pytestmark = pytest.mark.skipif(no_nvrtc is not None, reason=f"no compiler for CUDA: {no_nvrtc}")
+disassembled = pytest.mark.skipif(no_sass is not None, reason=f"no disassembler: {no_sass}")
 SHORT = ("sigmoid", "real", "scan")
 SPILLED_ONCE = 64  # bytes, by kernels of heads while they read their first state
 COMPILED = [("90", Plan(8)), ("80", Plan(8)), ("90", Plan(16))]

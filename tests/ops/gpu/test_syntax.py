@@ -9,9 +9,8 @@ from harness.mlx_text import mlx_text
 from harness.variants import HEADS, SMALL, VARIANTS, launch, launch_heads, texts
 
 cindex = pytest.importorskip("clang.cindex")
-pytestmark = pytest.mark.skipif(
-    toolchain.no_compiler() is not None, reason=str(toolchain.no_compiler())
-)
+missing = toolchain.no_compiler()
+pytestmark = pytest.mark.skipif(missing is not None, reason=str(missing))
 OPTIONS = ["-std=c++17", "--target=x86_64-linux-gnu", "-nostdinc", "-Wall", "-Wextra"]
 OPTIONS += ["-Wconversion", "-Wdouble-promotion", "-Wno-unknown-attributes"]
 OPTIONS += ["-Wno-unused-parameter", "-Wno-sign-conversion", "-Wno-sign-compare"]
