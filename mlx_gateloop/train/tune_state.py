@@ -95,6 +95,8 @@ def tune_state(
         found = [(before, 0.0), *((tuner.validate(scaled(s, states)), s) for s in SCALES)]
         loss, scale = min(found)
     report(f"validation loss {loss:.4f} with rate {rate} and scale {scale}")
+    if not scale:
+        report("no learned state is better than the zero state; give more text or steps")
     return TunedState(tuner.state_of(scaled(scale, states)), loss, before, rate, scale)
 
 

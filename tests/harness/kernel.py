@@ -116,9 +116,8 @@ class Kernel:
         if self.platform == "cuda" and max(blocks[1:]) > MAX_BLOCKS:
             raise KernelFault(f"a grid has {MAX_BLOCKS} blocks at most in y and z")
         n, errors = len(arrays), ctypes.create_string_buffer(4096)
-        observed = (_Array * n)(
-            *(_Array(a.ctypes.data, a.nbytes, name.encode()) for name, a in arrays)
-        )
+        parts = (_Array(a.ctypes.data, a.nbytes, name.encode()) for name, a in arrays)
+        observed = (_Array * n)(*parts)
         arguments = _Launch(
             observed, (ctypes.c_uint8 * n)(*(i >= first_output for i in range(n))),
             (ctypes.c_uint32 * n)(*(a.itemsize for _, a in arrays)),

@@ -65,7 +65,9 @@ def test_a_state_is_learned_and_no_weight_changes(text):
 
 def test_a_state_is_never_worse_than_none(text, monkeypatch):
     monkeypatch.setattr(_Tuner, "validate", Mock(side_effect=count(1.0)))
-    tuned = gl.tune_state(tiny(), byte_tokenizer(), text, length=20, batch_size=4, steps=2)
+    options, report = {"length": 20, "batch_size": 4, "steps": 2}, Mock()
+    tuned = gl.tune_state(tiny(), byte_tokenizer(), text, report=report, **options)
+    assert "; give more text" in report.call_args.args[0]
     assert (tuned.loss_before, tuned.loss, tuned.scale) == (1, 1, 0)
     assert not any(x.any() for cache in tuned.state.cache for x in cache.cache)
 

@@ -21,9 +21,8 @@ def program(tmp_path_factory):
 
 
 def run(*command):
-    return subprocess.run(
-        [*map(str, command)], capture_output=True, text=True, check=False, timeout=60
-    )
+    words = [*map(str, command)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_a_part_that_throws_ends_no_process_and_processors_are_counted_once(program):
