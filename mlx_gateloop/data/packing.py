@@ -59,7 +59,7 @@ def pack(documents: Sequence[Document], tokenizer: Any, answers: bool = False) -
                 asked += [len(stream) + position for position in positions]
             stream.extend(ids)
         elif answers:
-            raise InputError("data.loss_on: answers, but --data has text; give prompts or messages")
+            raise InputError("data.loss_on: answers, but a text has none; give prompts or messages")
         else:
             stream.extend(start_ids(tokenizer))
             for text in _slices(document):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,6 +28,7 @@ VALIDATING = 0.1  # share of the time at most
 READING = 0.2  # share of the time at most; the text is read twice
 DECIDED = {"steps", "epochs", "weights", "optimizer.warmup_steps", "optimizer.knots"}
 REPEATED = 15.4  # R*, passes after which a text teaches little more
+TOO_OFTEN = 4 * REPEATED  # passes; more than 0.98 of what they teach is learned
 FRESH, DROPOUT = 6.0, 0.12  # passes without dropout, and that of each doubling of them
 
 
@@ -112,6 +114,7 @@ def choose(
     source = make_source(config, data)
     if (reading := time.monotonic() - start) > READING * 60 * minutes:
         raise InputError(f"--minutes: reading {data} takes {reading / 60:.1f} of them; give more")
+    import_module("mlx_lm")  # takes seconds, which the first sample would take otherwise
     tried: list[tuple[float, tuple[int, int], float, float, float]] = []
     unique = source.batches.per_epoch * source.batches.targets
     targets = source.batches.targets * config.optimizer.accumulate  # of a step
@@ -139,7 +142,7 @@ def choose(
     model = config.model_args(vocab_size=1)
     regularized = f", dropout {config.model['dropout']}" if "dropout" in config.model else ""
     pace.start(seconds, 2 * validation)
-    advice = "; give more text or less time" if passes > 4 * REPEATED else ""
+    advice = "; give more text or less time" if passes > TOO_OFTEN else ""
     for line in (
         f"text: {source.summary}, a vocabulary of {source.vocab_size:,}",
         f"machine: {tokens / 60 / minutes:,.0f} tokens/s with the model below",
@@ -169,7 +172,6 @@ def measured(config: TrainConfig, source: Source) -> tuple[float, int, float]:
         began = time.perf_counter()
         trainer.step(step)
         times.append(time.perf_counter() - began)
-    source.glimpse(trainer.model)  # the first sample of a process imports for seconds
     began = time.perf_counter()
     source.evaluate(trainer.model, ALONE)
     source.glimpse(trainer.model)
