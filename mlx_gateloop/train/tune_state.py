@@ -146,7 +146,7 @@ class _Tuner:
             nats += float(self.loss(states, inputs, targets))
             count += int((targets >= 0).sum())
         if not count:
-            raise InputError("the validation part has nothing to learn; give more text")
+            raise InputError("the validation part has nothing to learn; give more data")
         return nats / count
 
     def learn(self, rate: float, steps: int, every: int, patience: int) -> tuple[float, States]:
