@@ -30,9 +30,8 @@ def saved(path, tokenizer=None, **options):
 
 def printable(tokenizer):
     characters = set(map(chr, range(33, 127)))
-    return mx.array(
-        [tokenizer.decode([n]) in characters for n in range(len(tokenizer.get_vocab()))]
-    )
+    texts = (tokenizer.decode([n]) for n in range(len(tokenizer.get_vocab())))
+    return mx.array([text in characters for text in texts])
 
 
 def logits(path, **options):

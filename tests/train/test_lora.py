@@ -1,5 +1,6 @@
 """Tuned weights and LoRA adapters, of ours, of the family and of mlx-lm's recurrent models."""
 
+from functools import partial
 from unittest.mock import Mock
 
 import mlx.core as mx
@@ -22,7 +23,6 @@ SAVE = {
     "gateloop": save_tiny_model,
     "gla": lambda path: save_family_model(path, "gla"),
     "mamba2": lambda path: save_recurrent_model(path, "mamba2", head_dim=16),
-    "recurrent_gemma": lambda path: save_recurrent_model(path, "recurrent_gemma"),
 }
 TUNE = {"model": {}, "tokenizer__kind": "sentencepiece", "optimizer__weight_decay": None}
 TUNE |= {"eval_every": 3, "optimizer__learning_rate": 3e-3}
@@ -30,10 +30,11 @@ TUNE |= {"eval_every": 3, "optimizer__learning_rate": 3e-3}
 
 @pytest.mark.parametrize(("name", "rank"), [
     ("gateloop", 2), ("gateloop", None), ("gla", 2), ("mamba2", None), ("recurrent_gemma", 2),
+    ("mamba", 2), ("falcon_mamba", None),
 ])  # fmt: skip
 def test_tuning_is_resumed_bit_for_bit(name, rank, tmp_path, without_pictures):
     start, straight, out = (tmp_path / name for name in ("start", "straight", "out"))
-    SAVE[name](start)
+    SAVE.get(name, partial(save_recurrent_model, name=name))(start)
     (start / "generation_config.json").write_text('{"eos_token_id": [5, 7]}')
     texts = tmp_path / "texts.jsonl"  # their lengths differ
     texts.write_text("".join(f'{{"text": "{"so calm, " * (1 + n % 7)}"}}\n' for n in range(40)))
