@@ -46,6 +46,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
+def without_pictures(monkeypatch):  # which take most of the time
+    monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: None)
+    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)
+
+
+@pytest.fixture
 def plotted(monkeypatch):
     """All plotted lines by label: x and y, or y alone."""
     import numpy as np

@@ -12,6 +12,7 @@ import sys
 import mlx.core as mx
 import numpy as np
 import pytest
+import yaml
 from helpers.browser import request
 from helpers.models import save_tiny_model
 from helpers.scripts import ROOT
@@ -51,6 +52,13 @@ def test_links_lead_somewhere(page):
         # the site makes the API's anchors from names
         if anchor and target.name != "api.md":
             assert anchor in anchors(target), link
+
+
+def test_the_menu_has_every_page():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+    hidden = tuple(site["not_in_nav"].split())
+    shown = [name for page in PAGES if not (name := name_of(page)).startswith(hidden)]
+    assert not [name for name in shown if name not in str(site["nav"])]
 
 
 # Values that a page leaves to its reader, and shorter runs.
@@ -228,11 +236,11 @@ NAMED = re.compile(r"`([\w./-]+(?:\.py|\.yaml|/))`")
 
 
 @pytest.mark.parametrize(
-    "page", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name
+    "page",  # CHANGELOG.md tells of the past too
+    [p for p in PAGES if p.parent in (ROOT, ROOT / "docs") and p.name != "CHANGELOG.md"],
+    ids=name_of,
 )
 def test_named_files_exist(page):
-    if page.name == "CHANGELOG.md":  # tells of the past too
-        return
     folders = [ROOT, ROOT / "mlx_gateloop", page.parent, ROOT / "tests"]
     for name in set(NAMED.findall(page.read_text("utf-8"))) - OF_OTHERS:
         assert any((folder / name).exists() for folder in folders), name

@@ -1,31 +1,22 @@
 import shutil
+from unittest.mock import patch
 
 import pytest
 from helpers.experiments import tuned
 
+from mlx_gateloop.experiments import report
 from mlx_gateloop.experiments.run import run_experiment
+from mlx_gateloop.train import loop
 
 MODELS = ("data_controlled", "fixed", "lru")
 MADE = tuned(models=MODELS)
-
-
-def leave_out_pictures(patch):
-    """They take most of the time."""
-    patch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: None)
-    patch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)
-
-
-@pytest.fixture
-def without_pictures(monkeypatch):
-    leave_out_pictures(monkeypatch)
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
     """A finished experiment: three trials and a run of each of three models."""
     out = tmp_path_factory.mktemp("made") / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        leave_out_pictures(patch)
+    with patch.object(report, "_draw"), patch.object(loop, "training_curves"):  # which take long
         run_experiment(MADE, out)
     return out
 

@@ -7,8 +7,3 @@ def text_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "text.txt"
     path.write_text(TEXT[:6000], encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def without_pictures(monkeypatch):
-    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)
