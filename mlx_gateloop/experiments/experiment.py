@@ -20,6 +20,7 @@ from mlx_gateloop.io.files import write_text
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.model.registered import module
 from mlx_gateloop.train import TrainConfig
+from mlx_gateloop.train.config import TokenizerConfig
 from mlx_gateloop.train.setup import num_parameters
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -41,7 +42,9 @@ DECIDED = {
 } | dict.fromkeys(("model", "data", "optimizer"), "set its keys one by one")
 DECIDED |= dict.fromkeys(("weights", "lora_rank"), "models begin untrained; leave it out")
 OF_TEXTS = [f"data.{k}" for k in ("loss_on", "packed", "reset_at_documents", "validation_fraction")]
-DECIDED |= dict.fromkeys((*OF_TEXTS, "sample_tokens"), "only for `gateloop train`; leave it out")
+OF_TEXTS += ["tokenizer", *(f"tokenizer.{k.name}" for k in fields(TokenizerConfig))]
+OF_TEXTS += ["sample_tokens", "carry_state"]
+DECIDED |= dict.fromkeys(OF_TEXTS, "only for `gateloop train`; leave it out")
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,8 @@ RATE = {"optimizer.learning_rate": 0.5}
     ({"settings": {"model.transition": "fixed"}}, "--set model.transition: use --models"),
     ({"settings": {"data": {"length": 5}}}, "--set data: set its keys one by one"),
     ({"settings": {"data.packed": False}}, "--set data.packed: only for `gateloop train`"),
+    ({"settings": {"tokenizer.path": "m"}}, "--set tokenizer.path: only for `gateloop train`"),
+    ({"settings": {"carry_state": True}}, "--set carry_state: only for `gateloop train`"),
     ({"settings": {"task.lenght": 3}}, "unknown key task.lenght; allowed: length"),
     ({"settings": {"task.length": 2.5}}, "expected an integer from 1 to 1048576, got 2.5"),
     ({"settings": {"task.max_input": 2**31}}, "expected an integer from 0 to 1048576"),

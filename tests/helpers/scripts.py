@@ -10,8 +10,6 @@ ROOT = Path(__file__).parents[2]
 def load_script(path):
     file = ROOT / path
     spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec
-    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(file.parent))
     try:
