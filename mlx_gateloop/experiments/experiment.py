@@ -33,18 +33,18 @@ MAY_BE_ZERO = {"resets", "max_input", "max_output", "seed"}
 LARGEST = 2**20  # value of a task's argument: sums of products stay far below 2^63
 MAX_RUNS = 1000  # per model, as for its draws and its trials
 # What all runs have in common: `variants` and `tuning` decide the start of each model.
-BASE: dict[str, Any] = {"model": {}, "start": "published", "optimizer.weight_decay": 0.05}
+BASE: dict[str, Any] = {"model": {}, "start": "published"}
 # Keys that the experiment itself sets for each run.
 DECIDED = {
     "seed": "use --seeds",
     "data.length": "use task.length",
-    "model.num_outputs": "the task decides",
 } | dict.fromkeys(("model", "data", "optimizer"), "set its keys one by one")
+DECIDED |= dict.fromkeys(("model.num_outputs", "model.vocab_size"), "the task decides")
 DECIDED |= dict.fromkeys(("weights", "lora_rank"), "models begin untrained; leave it out")
-OF_TEXTS = [f"data.{k}" for k in ("loss_on", "packed", "reset_at_documents", "validation_fraction")]
-OF_TEXTS += ["tokenizer", *(f"tokenizer.{k.name}" for k in fields(TokenizerConfig))]
-OF_TEXTS += ["sample_tokens", "carry_state"]
-DECIDED |= dict.fromkeys(OF_TEXTS, "only for `gateloop train`; leave it out")
+UNUSED = ["sample_tokens", "optimizer.exchange_dtype", "tokenizer"]
+UNUSED += [f"tokenizer.{key.name}" for key in fields(TokenizerConfig)]
+UNUSED += [f"data.{k}" for k in ("loss_on", "packed", "reset_at_documents", "validation_fraction")]
+DECIDED |= dict.fromkeys(UNUSED, "only for `gateloop train`; leave it out")
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,8 @@ class Experiment:
     def make_task(self, draw: int = 0) -> Task:
         """Draw the samples; the seed of a draw is that many after the task's."""
         self.check_task()
-        arguments: dict[str, Any] = dict(self.task)
-        first = signature(TASKS[self.name]).parameters["seed"].default
-        arguments["seed"] = arguments.get("seed", first) + draw
-        task = TASKS[self.name](**arguments)
+        seed: Any = self.task.get("seed", signature(TASKS[self.name]).parameters["seed"].default)
+        task = TASKS[self.name](**(self.task | {"seed": seed + draw}))
         for part in ("training", "validation", "test"):
             if not getattr(task, part).asked.any():
                 raise InputError(f"the task's {part} samples have no targets; change task.*")
@@ -174,11 +172,15 @@ class Experiment:
         """Return the training configuration of a run; `settings` are values over `train`."""
         length = task.training.inputs.shape[1]
         decided = {"model.num_outputs": task.num_outputs, "data.length": length, "seed": seed}
+        decay = 0.0 if self.train.get("optimizer.name") == "muon" else 0.05  # Muon's is coupled
 
         def load(name: str, settings: Mapping[Any, object]) -> TrainConfig:
             variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}
+            if "longest_half_life" in VARIANTS[name]:  # None: the published start
+                variant["start"] = "published"
             chosen = dict(self.settings.get(name, {})) | dict(settings)
-            values = BASE | self.train | variant | chosen | decided
+            values = BASE | {"optimizer.weight_decay": decay} | self.train
+            values |= variant | chosen | decided
             if "model_type" in VARIANTS[name]:  # it has fewer fields, and as many outputs as ids
                 args = module(str(VARIANTS[name]["model_type"])).ModelArgs
                 known = {f"model.{field.name}" for field in fields(args)}

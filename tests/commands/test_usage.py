@@ -89,8 +89,7 @@ def test_help_shows_an_example(capsys, command):
     assert "example: gateloop" in capsys.readouterr().out
 
 
-def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
-    monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: None)  # takes most time
+def test_memory_horizon_prints_what_it_wrote(work, capsys, without_pictures):
     argv = ["experiment", "memory-horizon", "--preset=running_sum", "--out=out", "--seeds=1"]
     for setting in ("steps=3", "optimizer.warmup_steps=1", "task.samples=32", "task.held_out=8"):
         argv += ["--set", setting]

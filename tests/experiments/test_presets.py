@@ -13,6 +13,8 @@ from mlx_gateloop.model.lm import PRESETS as MODELS
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.setup import num_parameters
 
+RATE = {"optimizer.learning_rate": 0.5}
+
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_possible_settings(name, tmp_path):
@@ -42,18 +44,18 @@ def test_paper_is_the_papers():
 
 
 def test_settings_go_where_they_belong():
-    bar = RUNNING_SUM
-    changed = bar.changed_by({"task.length": 9, "epochs": 2, "model.gate": "real"}, seeds=7)
-    assert changed.task == bar.task | {"length": 9}
+    changed = RUNNING_SUM.changed_by({"task.length": 9, "epochs": 2, "model.gate": "real"}, seeds=7)
+    assert changed.task == RUNNING_SUM.task | {"length": 9}
     assert (changed.train["epochs"], changed.train["model.gate"]) == (2, "real")
     assert "steps" not in changed.train
-    assert (changed.seeds, bar.seeds) == (7, 5)
-    assert changed.models == bar.models == ("data_controlled", "fixed")
-    assert bar.changed_by(models=["fixed", "real_gates"]).models == ("fixed", "real_gates")
-    assert bar.changed_by() == bar
-
-
-RATE = {"optimizer.learning_rate": 0.5}
+    assert (changed.seeds, RUNNING_SUM.seeds) == (7, 5)
+    assert changed.models == RUNNING_SUM.models == ("data_controlled", "fixed")
+    assert RUNNING_SUM.changed_by(models=["fixed", "real_gates"]).models == ("fixed", "real_gates")
+    assert RUNNING_SUM.changed_by() == RUNNING_SUM
+    both = RUNNING_SUM.changed_by({"start": "spread", "optimizer.name": "muon"})
+    fixed, published = (both.config(both.make_task(), m, 0) for m in ("fixed", "published_start"))
+    assert (fixed.start, published.start) == ("spread", "published")
+    assert fixed.optimizer.weight_decay == 0  # MLX's Muon adds it to the gradient
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
@@ -66,7 +68,7 @@ RATE = {"optimizer.learning_rate": 0.5}
     ({"settings": {"data": {"length": 5}}}, "--set data: set its keys one by one"),
     ({"settings": {"data.packed": False}}, "--set data.packed: only for `gateloop train`"),
     ({"settings": {"tokenizer.path": "m"}}, "--set tokenizer.path: only for `gateloop train`"),
-    ({"settings": {"carry_state": True}}, "--set carry_state: only for `gateloop train`"),
+    ({"settings": {"model.vocab_size": 9}}, "--set model.vocab_size: the task decides"),
     ({"settings": {"task.lenght": 3}}, "unknown key task.lenght; allowed: length"),
     ({"settings": {"task.length": 2.5}}, "expected an integer from 1 to 1048576, got 2.5"),
     ({"settings": {"task.max_input": 2**31}}, "expected an integer from 0 to 1048576"),
@@ -116,10 +118,8 @@ def test_models_of_equal_parameters_have_another_inner_width():
     task = RUNNING_SUM.make_task()
     for is_equal in (True, False):
         experiment = RUNNING_SUM.changed_by(equal_parameters=is_equal)
-        sizes = [
-            experiment.config(task, model, 0).model_args(task.vocab_size)
-            for model in ("data_controlled", "fixed", "real_gates")
-        ]
+        models = "data_controlled", "fixed", "real_gates"
+        sizes = [experiment.config(task, m, 0).model_args(task.vocab_size) for m in models]
         widths = [args.intermediate_size for args in sizes]
         assert (widths == [32, 32, 32]) == (not is_equal)
         goal, *others = (num_parameters(Model(args)) for args in sizes)
