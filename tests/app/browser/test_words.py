@@ -38,7 +38,7 @@ def click_word(page, message, text):
         f"([message, text]) => {{ const words = {WORDS};"
         "const found = words.words.find(w => w.message === message && w.text === text);"
         "const range = words.text.range(found);"
-        "words.text.show(range);"
+        "range.startContainer.parentElement.scrollIntoView(); words.text.show(range);"
         "const box = range.getBoundingClientRect();"
         "return [box.x + box.width / 2, box.y + box.height / 2]; }",
         [message, text],
