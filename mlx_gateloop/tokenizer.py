@@ -11,6 +11,7 @@ import os
 import random
 import re
 from bisect import bisect_left
+from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, groupby, pairwise
@@ -41,6 +42,7 @@ CHAT_TEMPLATE = (
 
 _SPACE = "\u2581"  # a space in the pieces of sentencepiece
 _PART = "\ufffd"  # how `decode` writes a letter that lacks bytes
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 LETTER = 4  # bytes at most
 CONTEXT = 8  # tokens that decide how the next one is written
 
@@ -200,31 +202,38 @@ class TextStream:
     """Turns tokens into what each adds to the text, after the tokens `before`."""
 
     def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
-        self._decode, before = tokenizer.decode, [*before[-CONTEXT:]]
-        # The context must not begin inside a letter, which would spoil the bytes after it.
-        lengths = range(1, len(before) + 1)
-        whole = (n for n in lengths if not self._decode(before[-n:]).startswith(_PART))
-        self._context = before[-next(whole, len(before)) :] if before else []
-        self._known = self._decode(self._context) if before else ""
-        self._new: list[int] = []
+        self._decode, self._piece = tokenizer.decode, tokenizer.convert_ids_to_tokens
+        self._letter = getincrementaldecoder("utf-8")("replace")
+        self._context, self._known, self._new = list[int](), "", list[int]()
+        for token in before[-CONTEXT:]:
+            self.add(token)
 
     def add(self, token: int) -> str:
         """Return what a token adds; a letter's bytes belong to its last token."""
+        piece, byte = str(self._piece(token)), b""
+        if _BYTE.fullmatch(piece) and self._decode([token]) != piece:
+            byte = bytes([int(piece[1:-1], 16)])
+        letter = self._letter.decode(byte, final=not byte)
+        if byte:  # `decode` would replace all bytes in a row for one that is no letter's
+            letter = (self._rest() if self._new else "") + letter
+            self._context, self._new = [*self._context, *self._new, token][-CONTEXT:], []
+            self._known = self._decode(self._context)
+            return letter
         self._new.append(token)
         text, size = self._rest(), len(self._new)
         if text.endswith(_PART):
             if size < CONTEXT or text.strip(_PART):
-                return ""
+                return letter
             # Bytes of no letter, or U+FFFD: after a whole one, which is one letter, not three.
             size = min(range(size, size - LETTER, -1), key=lambda n: len(self._rest(n)))
             text = self._rest(size)
         self._context, self._new = self._new[:size], self._new[size:]
         self._known = self._decode(self._context)
-        return text
+        return letter + text
 
     def end(self) -> str:
         """Return what was held back: the beginning of a letter."""
-        return self._rest() if self._new else ""
+        return self._letter.decode(b"", final=True) + (self._rest() if self._new else "")
 
     def _rest(self, size: int | None = None) -> str:
         return self._decode([*self._context, *self._new[:size]])[len(self._known) :]

@@ -78,9 +78,19 @@ def test_any_tokens_are_streamed(any_tokenizer, ids):
 def test_what_is_no_letter_is_streamed_in_time(tokenizer, text):
     ids = [tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in text * 200]
     decoded = []
-    counted = Mock(decode=lambda ids: decoded.append(len(ids)) or tokenizer.decode(ids))
+    decode = Mock(side_effect=lambda ids: decoded.append(len(ids)) or tokenizer.decode(ids))
+    counted = Mock(wraps=tokenizer, decode=decode)
     assert sum(map(bool, token_texts(counted, ids))) > len(ids) / 9
     assert sum(decoded) < 50 * len(ids)
+
+
+@given(parts=st.lists(st.sampled_from([b"\x99", b"\xc3", "é", "数🙂", "river ", "a", " "])))
+def test_a_byte_of_no_letter_spoils_no_other(tokenizer, parts):
+    byte = {b"\x99": "<0x99>", b"\xc3": "<0xC3>"}
+    known = {part: [tokenizer.convert_tokens_to_ids(piece)] for part, piece in byte.items()}
+    ids = [token for part in parts for token in known.get(part) or ids_of(tokenizer, part)]
+    whole = b"".join(part.encode() if isinstance(part, str) else part for part in parts)
+    assert "".join(token_texts(tokenizer, ids)) == whole.decode(errors="replace")
 
 
 def test_multi_byte_characters_are_not_streamed_in_pieces(any_tokenizer):
