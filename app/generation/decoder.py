@@ -69,6 +69,7 @@ class Decoder:
         state = request.state
         self.fingerprint = loaded.fingerprint + (state.key if state else "")
         self.text_so_far, self.guess, self.longest = Ngrams(), list[int](), MAX_GUESS
+        self.answered = ""  # the new text
 
     def steps(self) -> Steps[None]:
         """Generate; yield after every step and while the tokenizer works."""
@@ -128,7 +129,6 @@ class Decoder:
             Token(text, id, "prompt" if i < asked else "answer", (), id in self.special, begins[i])
             for i, (text, id) in enumerate(zip(texts, fresh, strict=True))
         ]
-        self.answered = "".join(texts[asked:])  # what of the answer is in the pieces
         run.earlier = tuple(self.ids[: len(self.ids) + self.given - len(run.pieces)])
         if len(run.earlier) == len(self.beginning.ids):  # all since the state file is recorded
             run.starting = starting
