@@ -71,8 +71,8 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Any, Any]:
         config = f"{directory}/config.json"
         raise InputError(f"{config}: model_type must be {TYPES}; others run in gateloop mlx-lm")
     model, tokenizer = _load(directory, source)
-    model = _usable(model, source)
     with refusing(source, "cannot be loaded"):
+        model = _usable(model, source)
         require_readable(model, largest_id(tokenizer))
     if isinstance(model, Model) and model.args.outputs > model.args.vocab_size:
         raise InputError(f"{source}: predicts tokens that it cannot read; not a language model")
@@ -93,7 +93,7 @@ def load_weights(directory: Path) -> nn.Module:
     is_ours = _check(directory, with_tokenizer=False)
     with refusing(str(directory), "cannot be loaded"):
         model: nn.Module = load_with_mlx_lm(directory, model_config=OUR_CODE)[0]
-    return _usable(model, str(directory)) if is_ours else model
+        return _usable(model, str(directory)) if is_ours else model
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
@@ -109,6 +109,8 @@ def _check(directory: Path, with_tokenizer: bool = True) -> bool:
     path = directory / "config.json"
     if not path.exists():
         advice = "give a directory that a training run or gl.save wrote"
+        if (directory / "adapter_config.json").exists():
+            advice = "adapters only; run gateloop mlx-lm generate --model BASE --adapter-path this"
         raise InputError(f"{path}: No such file or directory; {advice}")
     config = read_json(path)
     is_ours = str(config.get("model_type")) in MODELS
@@ -149,6 +151,8 @@ def _load(directory: Path, source: str) -> tuple[nn.Module, Any]:
         no_code = {"trust_remote_code": False}  # None would ask on the terminal
         model, tokenizer = load_with_mlx_lm(str(directory), no_code, OUR_CODE)
         tokenizer.decode(tokenizer.encode("a"))  # some files are read, and then of no use
+        if not all(type(token) is int for token in tokenizer.eos_token_ids):
+            raise InputError("eos_token_id: expected ids of tokens")
     return model, tokenizer
 
 
@@ -169,6 +173,8 @@ def _usable(model: nn.Module, source: str) -> nn.Module:
     # The keys of the random state were split for initial weights that nobody needs. A program that
     # loads many models would keep all these splits, some 0.3 MB a model.
     mx.eval(mx.random.state)
+    if {m.weight.dtype for m in model.modules() if hasattr(m, "bits")} - {mx.uint32}:
+        raise InputError("packed weights must be uint32; get the model again")
     if mx.default_device().type != mx.cpu:
         return model
     stored = {(getattr(m, "bits", 8), getattr(m, "mode", "affine")) for m in model.modules()}

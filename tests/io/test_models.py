@@ -249,6 +249,18 @@ def foreign(model):
     mx.save_safetensors(str(model / "model.safetensors"), {"transformer.wte": mx.zeros((2, 2))})
 
 
+def adapters_only(model):
+    (model / "config.json").rename(model / "adapter_config.json")
+
+
+def packed_in_float32(model):
+    quantized = load_model(model)
+    nn.quantize(quantized, 32, 8)
+    save(quantized, None, model)
+    weights = mx.load(file := str(model / "model.safetensors"))
+    mx.save_safetensors(file, {name: w.astype(mx.float32) for name, w in weights.items()})
+
+
 CODE = {"tokenizer_class": "A", "auto_map": {"AutoTokenizer": ["a.A", None]}}
 WITHOUT_TEXT = {  # which load_model notices too
     "no config": (lambda model: (model / "config.json").unlink(), "json: No such file"),
@@ -262,6 +274,8 @@ WITHOUT_TEXT = {  # which load_model notices too
     "dead link": (link_to_nowhere, "No such file or directory"),
     "empty": (truncate(0), "cannot be loaded"),
     "cut weights": (truncate(5000), "cannot be loaded"),
+    "adapters": (adapters_only, "adapters only; run gateloop mlx-lm generate"),
+    "packed": (packed_in_float32, "packed weights must be uint32"),
     "foreign weights": (foreign, "Received 1 parameters not in model: transformer.wte"),
 }
 WITH_TEXT = {
@@ -270,6 +284,7 @@ WITH_TEXT = {
     "list": (edited("config.json", model_type=["gateloop"]), "model_file names code"),
     "tokenizer": (written("tokenizer.json", "{"), "cannot be loaded"),
     "its code": (edited("tokenizer_config.json", **CODE), "contains custom code"),
+    "its ends": (edited("generation_config.json", eos_token_id=[1, "a"]), "eos_token_id: exp"),
     "cannot encode": (edited("tokenizer_config.json", model_max_length="long"), "'>' not supp"),
     "ids": (partial(add_token, "<more>"), "makes token 262, its embedding has 262 rows; get both"),
     "no tokenizer": (lambda model: (model / "tokenizer.json").unlink(), "no tokenizer.json"),
