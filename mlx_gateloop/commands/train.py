@@ -63,7 +63,7 @@ def _train(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.io.models import local
     from mlx_gateloop.train import TrainConfig, estimate, train
     from mlx_gateloop.train.minutes import choose
-    from mlx_gateloop.train.output import Output
+    from mlx_gateloop.train.output import Output, has_checkpoint
     from mlx_gateloop.train.ranks import files_of_first
     from mlx_gateloop.train.reporters import reporters
 
@@ -92,6 +92,8 @@ def _train(arguments: argparse.Namespace) -> None:
         with files_of_first(world, arguments.out, "config.yaml") as folder:
             if not (folder / "config.yaml").exists():
                 advice = "no checkpoint to resume; start without --resume"
+                if has_checkpoint(folder):
+                    advice = "no config.yaml; give that of the run by --config"
                 raise InputError(f"{arguments.out}: {advice}")
             config = TrainConfig.load(folder / "config.yaml", overrides)
     else:

@@ -1,7 +1,6 @@
 """`gateloop tune`: a saved model adapted to a text."""
 
 import argparse
-import sys
 from typing import Any
 
 from mlx_gateloop.commands.parser import add_model, add_settings, positive, settings
@@ -70,6 +69,7 @@ def _tune_state(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import tune_state, write_state
     from mlx_gateloop.io.files import require_new
     from mlx_gateloop.io.models import load_any
+    from mlx_gateloop.train.output import say
     from mlx_gateloop.train.setup import large_cache
 
     out = arguments.out
@@ -78,9 +78,7 @@ def _tune_state(arguments: argparse.Namespace) -> None:
     names = ("length", "batch_size", "steps", "answers", "seed")
     options = {name: getattr(arguments, name) for name in names}
     with large_cache():
-        tuned = tune_state(
-            model, tokenizer, arguments.data, report=lambda t: print(t, file=sys.stderr), **options
-        )
+        tuned = tune_state(model, tokenizer, arguments.data, report=say, **options)
     write_state(out, tuned.state, model, tokenizer, arguments.model)
     losses = f"validation loss {tuned.loss_before:.4f} -> {tuned.loss:.4f} nats/token"
     print(f"saved {out}: {losses} (rate {tuned.rate}, scale {tuned.scale})")

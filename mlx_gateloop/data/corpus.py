@@ -50,9 +50,10 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
         return Corpus(*wikitext.read_parts(path))
     if parts := _parts(path):
         return Corpus(*map(read_documents, parts))
+    files = {file for suffix in FORMATS for file in path.glob(f"[!.]*{suffix}")}
     for suffix in FORMATS:
         first = path / f"train{suffix}"
-        if first.is_file() and (others := {*path.glob(f"[!.]*{suffix}")} - {first}):
+        if first.is_file() and (others := files - {first}):
             advice = f"add valid{suffix}, or give {first.name} another name"
             raise InputError(f"{source}: has {first.name} and {min(others).name}; {advice}")
     documents = read_documents(source)

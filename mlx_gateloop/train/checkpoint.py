@@ -1,7 +1,6 @@
 """Checkpoints: one file with all of a run's state, restored exactly, and the one before it."""
 
 import json
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.io.files import checksum, replacing
 from mlx_gateloop.train.fused_update import Optimizer
+from mlx_gateloop.train.output import say
 
 FORMAT = "mlx_gateloop training checkpoint 3"
 
@@ -71,7 +71,7 @@ def read_newest(path: Path) -> tuple[Path, Progress, dict[str, object]]:
             progress, run = read_header(before)
         except InputError as other:
             raise InputError(f"{problem}; {other}; start a new run in another directory") from None
-        print(f"{problem}; continuing from {before.name}, step {progress.step}", file=sys.stderr)
+        say(f"{problem}; continuing from {before.name}, step {progress.step}")
         return before, progress, run
 
 

@@ -194,7 +194,7 @@ class TrainConfig:
         allowed = model.dropout == 0 and model.mixer == "gate_loop" and self.sequence_parallel == 1
         if (self.sequence_chunk is not None or self.carry_state) and not allowed:
             name = "carry_state" if self.sequence_chunk is None else "sequence_chunk"
-            needs = "model.dropout: 0, model.mixer: gate_loop and sequence_parallel: 1"
+            needs = "model_type gateloop, dropout 0, mixer gate_loop and sequence_parallel 1"
             raise ValueError(f"{name} needs {needs}")
         return self
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
-from mlx_gateloop.errors import InputError, one_line, shortened
+from mlx_gateloop.errors import InputError, one_line, printable, shortened
 from mlx_gateloop.io.files import flush, sha256
 from mlx_gateloop.io.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.plots.figures import training_curves
@@ -265,7 +265,7 @@ class Run:
         others = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in result.others.items())
         say(f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}")
         if "sample" in seen:
-            say(f"    {shortened(seen['sample'])}")
+            say(f"    {printable(shortened(seen['sample']))}")
         if time.monotonic() - self._drawn > DRAW_SECONDS:
             self._draw()
 

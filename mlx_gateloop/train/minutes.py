@@ -1,7 +1,6 @@
 """A run that fits the time there is: its sizes, and a schedule that follows the clock."""
 
 import math
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from mlx_gateloop.data.documents import text_files
 from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.train.config import TrainConfig
+from mlx_gateloop.train.output import say
 from mlx_gateloop.train.setup import Source, Trainer, large_cache, make_source, num_parameters
 
 SHAPES = ((64, 2), (96, 2), (128, 3), (192, 3), (256, 4), (320, 5), (384, 6), (512, 8), (768, 12))
@@ -109,7 +109,8 @@ def choose(
         size = sum(path.stat().st_size for path in text_files(Path(data))[0])
     held_out = min(0.1, HELD_OUT / max(1, size))  # each validation takes its time
     base: dict[str, Any] = {"tokenizer.vocab_size": 1024, "steps": 10}
-    base |= {"data.validation_fraction": held_out} | overrides
+    batch = max(1, min(8, size // 2048))  # a small text has a batch, too
+    base |= {"data.validation_fraction": held_out, "data.batch_size": batch} | overrides
     config, start = shaped(base, *SHAPES[0]), time.monotonic()
     source = make_source(config, data)
     if (reading := time.monotonic() - start) > READING * 60 * minutes:
@@ -151,7 +152,7 @@ def choose(
         f"steps: about {steps:,}, {passes:.1f} passes over the text{regularized}{advice}",
         f"time: {minutes:g} min; the rate falls with the clock, and config.yaml keeps it",
     ):
-        print(line, file=sys.stderr)
+        say(line)
     return config, pace
 
 

@@ -40,7 +40,6 @@ class Output:
 
     def __init__(self, directory: Path, resume: bool, held: ExitStack | None) -> None:
         self.reporters: list[Reporter] = []
-        self._has_reported = False
         self._held = held
         self.directory = directory
         self.checkpoint = directory / "checkpoints" / "last.safetensors"
@@ -119,11 +118,8 @@ class Output:
             try:
                 report(values)
             except Exception as error:  # the run is complete without it
-                if not self._has_reported:  # it cannot begin
-                    raise
                 self.reporters.remove(report)
                 say(f"{one_line(error)}; the run goes on without this report")
-        self._has_reported = True
 
 
 def say(line: str) -> None:

@@ -1,6 +1,8 @@
 """Receivers of a run's log besides log.jsonl: wandb, tensorboard, and a page that refreshes."""
 
 import html
+import math
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -15,10 +17,10 @@ Record = dict[str, Any]  # a line of log.jsonl
 Reporter = Callable[[Record], None]
 Points = list[tuple[float, float]]
 PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboardX"}
-WIDTH, HEIGHT = 640, 220
+WIDTH, HEIGHT, REFRESH = 640, 220, 10  # pixels, seconds
 COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#bf3989")
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
-<meta http-equiv="refresh" content="10"><meta name="viewport" content="width=device-width">
+<meta http-equiv="refresh" content="{seconds}"><meta name="viewport" content="width=device-width">
 <style>:root{{color-scheme:light dark}}body{{font:15px system-ui;max-width:42em;margin:2em auto}}
 svg{{width:100%}}pre{{white-space:pre-wrap}}</style><h1>{title}</h1>{body}</html>
 """
@@ -75,9 +77,13 @@ def _numbers(record: Record) -> dict[str, float]:
 
 def page(log: Path, out: Path) -> Reporter:
     """Make a reporter that writes page.html: losses, half-lives and samples, drawn from the log."""
+    drawn, title = -math.inf, html.escape(out.absolute().parent.name)
 
-    def report(_: Record) -> None:
-        records = read_json_lines(log)
+    def report(record: Record) -> None:
+        nonlocal drawn
+        if time.monotonic() - drawn < REFRESH and "validation_loss" not in record:
+            return
+        records, drawn = read_json_lines(log), time.monotonic()
         losses = {"training": "loss", "validation": "validation_loss"}
         series = {
             name: [(r["step"], r[key]) for r in records if r.get(key) is not None]
@@ -90,7 +96,7 @@ def page(log: Path, out: Path) -> Reporter:
         body += f"<h2>Median half-life (tokens)</h2>{_chart(series)}"
         for step, text in reversed([(r["step"], r["sample"]) for r in records if "sample" in r]):
             body += f"<h3>Step {step}</h3><pre>{html.escape(text)}</pre>"
-        write_text(out, PAGE.format(title=html.escape(out.absolute().parent.name), body=body))
+        write_text(out, PAGE.format(seconds=REFRESH, title=title, body=body))
 
     return report
 

@@ -34,6 +34,8 @@ def test_train_eval_generate(work, capsys):
     assert main(["train", "--data", "text.txt", "--out", "run", "--resume"]) == 0
     capsys.readouterr()
     assert "none: no checkpoint to resume" in fails(capsys, "train", "--out", "none", "--resume")
+    (work / "run" / "config.yaml").unlink()
+    assert "give that of the run by --config" in fails(capsys, "train", "--out", "run", "--resume")
 
 
 def test_a_configuration_is_taken_by_its_name_and_flags_override_it(work, monkeypatch):

@@ -1,6 +1,7 @@
 """`gateloop tune` and `gateloop state`."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
 from helpers.commands import fails
@@ -27,6 +28,12 @@ def test_a_state_is_tuned_shown_mixed_and_speaks(capsys):
         assert main(["generate", "--model", "model", "--state", f"{state}.state", *say]) == 0
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1], "the mean of a state and itself"
+
+
+def test_a_run_needs_no_reader_of_what_it_says(monkeypatch, work):
+    monkeypatch.setattr("sys.stderr", Mock(write=Mock(side_effect=BrokenPipeError)))
+    assert main(tunes("--state-only")) == 0
+    assert (work / "calm.state").exists()
 
 
 def test_a_model_of_texts_learns_conversations(capsys, work):

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+from itertools import pairwise
 from unittest.mock import Mock
 
 import numpy as np
@@ -135,9 +136,12 @@ def test_a_folder_may_have_parts(tmp_path, monkeypatch, suffix, other):
     assert "the name of the data is empty" in refusal(load_corpus, "")
     (tmp_path / f"test{suffix}").unlink()
     assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"])
-    for before, name in (("valid", "test"), ("test", "validation")):
-        (tmp_path / f"{before}{suffix}").rename(tmp_path / f"{name}{suffix}")
-        assert f"and {name}{suffix}; add valid{suffix}, or" in refusal(load_corpus, str(tmp_path))
+    (tmp_path / f"notes{other}").unlink()
+    rest = ".txt" if suffix == ".jsonl" else ".jsonl"
+    held_out = f"valid{suffix}", f"test{suffix}", f"validation{suffix}", f"validation{rest}"
+    for before, name in pairwise(held_out):
+        (tmp_path / before).rename(tmp_path / name)
+        assert f"and {name}; add valid{suffix}, or" in refusal(load_corpus, str(tmp_path))
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):

@@ -153,11 +153,20 @@ def test_options_of_the_model_hold(text_file, monkeypatch):
 def test_steps_of_several_batches_count(text_file, monkeypatch, capsys):
     monkeypatch.setattr(minutes, "measured", lambda config, source: (1.0, 10**6, 0.0))
     for batches in (1, 4):
-        options = {"tokenizer.kind": "bytes", "optimizer.accumulate": batches}
+        options = {"tokenizer.kind": "bytes", "optimizer.accumulate": batches, "data.batch_size": 8}
         choose(str(text_file), 1, options, monotonic())
     found = re.findall(r"([\d.]+) passes.*?(; .*)?\n", capsys.readouterr().err)
     assert float(found[1][0]) == pytest.approx(4 * float(found[0][0]), abs=0.3)
     assert [advice for _, advice in found] == ["", "; give more text or less time"]
+
+
+def test_a_small_text_has_a_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(minutes, "measured", lambda config, source: (1.0, 10**6, 0.0))
+    (file := tmp_path / "small.txt").write_text("some text " * 210)
+    bytes_ = {"tokenizer.kind": "bytes"}
+    assert choose(str(file), 1, bytes_, monotonic())[0].data.batch_size == 1
+    file.write_text("some text " * 2100)
+    assert choose(str(file), 1, bytes_, monotonic())[0].data.batch_size == 8
 
 
 def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):

@@ -10,7 +10,7 @@ from helpers.errors import refusal
 from helpers.training import tiny_run
 
 from mlx_gateloop.train import train
-from mlx_gateloop.train.reporters import reporters
+from mlx_gateloop.train.reporters import page, reporters
 
 
 @pytest.fixture
@@ -48,6 +48,18 @@ def test_a_run_reports_its_log_and_draws_it_meanwhile(text_file, tmp_path, logge
     assert page.count("<polyline") == 4, "two losses, and the half-lives of two layers"
 
 
+def test_a_page_is_drawn_as_often_as_it_refreshes(tmp_path, monkeypatch):
+    (tmp_path / "log.jsonl").write_text("")
+    monkeypatch.setattr("mlx_gateloop.train.reporters.write_text", drawn := Mock())
+    report = page(tmp_path / "log.jsonl", tmp_path / "page.html")
+    for name in ("loss", "loss", "validation_loss", "loss"):
+        report({"step": 1, name: 1.0})
+    assert drawn.call_count == 2
+    monkeypatch.setattr("mlx_gateloop.train.reporters.REFRESH", 0)
+    report({"step": 1, "loss": 1.0})
+    assert drawn.call_count == 3
+
+
 @pytest.mark.parametrize(
     ("name", "message"), [("mail", "unknown; give wandb or"), ("wandb", "not installed; pip")]
 )
@@ -57,10 +69,9 @@ def test_what_cannot_report_is_one_line(tmp_path, monkeypatch, name, message):
 
 
 def test_a_report_that_fails_ends_no_run(text_file, tmp_path, logged, monkeypatch, capsys):
-    monkeypatch.setattr(
-        "mlx_gateloop.train.reporters.write_text", Mock(side_effect=[None, OSError("full")])
-    )
-    monkeypatch.setattr(sys.modules["wandb"], "log", Mock(side_effect=[None, ValueError("gone")]))
+    full, gone = Mock(side_effect=OSError("full")), Mock(side_effect=[None, ValueError("gone")])
+    monkeypatch.setattr("mlx_gateloop.train.reporters.write_text", full)
+    monkeypatch.setattr(sys.modules["wandb"], "log", gone)
     config, options = tiny_run(steps=4, log_every=1), {"report_to": ["wandb"], "with_page": True}
     assert train(config, str(text_file), tmp_path / "out", **options).steps == 4
     said = [line for line in capsys.readouterr().err.splitlines() if "the run goes on" in line]
