@@ -207,6 +207,8 @@ class TextStream:
         self._context, self._known, self._new = list[int](), "", list[int]()
         for token in before[-CONTEXT:]:
             self.add(token)
+        self._context, self._new = [*self._context, *self._new], []
+        self._known = self._decode(self._context) if self._context else ""
 
     def add(self, token: int) -> str:
         """Return what a token adds; a letter's bytes belong to its last token."""

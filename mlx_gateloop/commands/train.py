@@ -92,7 +92,7 @@ def _train(arguments: argparse.Namespace) -> None:
         with files_of_first(world, arguments.out, "config.yaml") as folder:
             if not (folder / "config.yaml").exists():
                 advice = "no checkpoint to resume; start without --resume"
-                if has_checkpoint(folder):
+                if has_checkpoint(arguments.out):
                     advice = "no config.yaml; give that of the run by --config"
                 raise InputError(f"{arguments.out}: {advice}")
             config = TrainConfig.load(folder / "config.yaml", overrides)

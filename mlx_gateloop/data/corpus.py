@@ -50,11 +50,12 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
         return Corpus(*wikitext.read_parts(path))
     if parts := _parts(path):
         return Corpus(*map(read_documents, parts))
-    files = {file for suffix in FORMATS for file in path.glob(f"[!.]*{suffix}")}
+    found = [file for file in (path.iterdir() if path.is_dir() else ()) if file.is_file()]
+    files = {f for f in found if f.suffix.lower() in FORMATS and not f.name.startswith(".")}
     for suffix in FORMATS:
         first = path / f"train{suffix}"
         if first.is_file() and (others := files - {first}):
-            advice = f"add valid{suffix}, or give {first.name} another name"
+            advice = f"add valid{suffix}, or move the second, or rename the first to learn both"
             raise InputError(f"{source}: has {first.name} and {min(others).name}; {advice}")
     documents = read_documents(source)
     corpus = split(documents, validation_fraction)

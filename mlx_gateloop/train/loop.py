@@ -24,7 +24,7 @@ from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.minutes import Pace
 from mlx_gateloop.train.optimizer import schedules
 from mlx_gateloop.train.output import Output, say
-from mlx_gateloop.train.reporters import page, reporters
+from mlx_gateloop.train.reporters import REFRESH, draw_page, reporters
 from mlx_gateloop.train.setup import Trainer, large_cache, make_source, num_parameters
 from mlx_gateloop.train.step import lowered
 
@@ -86,7 +86,7 @@ def train(
             output = Output(Path(out), resume, held if world.is_first else None)
             if world.is_first:
                 output.reporters = reporters(report_to, Path(out), config.to_dict())
-                output.reporters += [page(output.log, Path(out) / "page.html")] * with_page
+                output.page = Path(out) / "page.html" if with_page else None
             return Run(config, data, output, resume, world).train(pace)
         except OSError as error:  # checkpoints and models raise InputError
             advice = "give another path, or free space"
@@ -104,7 +104,8 @@ class Run:
         if resume:
             checkpoint, progress, saved = ranks.read_first(world, checkpoint)
             config = _planned(config, saved["config"])
-        self.config, self.output, self._drawn = config, output, time.monotonic()
+        self.config, self.output, self._began = config, output, time.monotonic()
+        self._drawn: dict[Path | None, float] = {}
         with ranks.files_of_first(world, output.directory, *ranks.TOKENIZER) as files:
             self.source = make_source(config, data, files if resume else None)
         self.identity = {"config": config.to_dict(), "data": {"sha256": self.source.sha256}}
@@ -160,12 +161,12 @@ class Run:
                 if stopping and not self._finished():
                     if progress.best_loss == float("inf"):
                         self._save_model()  # a trained one, as there is no best one
-                    self._draw()
+                    self._draw(now=True)
                     raise Interrupted(
                         f"interrupted at step {progress.step} of {self.trainer.steps}, saved in "
                         f"{self.output.directory}; continue with --resume"
                     )
-        self._draw()
+        self._draw(now=True)
         done = progress.step, progress.best_loss, progress.skipped
         return TrainResult(self.output.directory, *done, stop_requested=stop.is_set())
 
@@ -244,6 +245,7 @@ class Run:
             seconds=round(progress.seconds, 2),
         )
         progress.recent, progress.recent_seconds = [], 0.0
+        self._draw()
 
     def _validate(self) -> None:
         """Score the validation data with the weights as they would be saved; save the best."""
@@ -266,21 +268,26 @@ class Run:
         say(f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}")
         if "sample" in seen:
             say(f"    {printable(shortened(seen['sample']))}")
-        if time.monotonic() - self._drawn > DRAW_SECONDS:
-            self._draw()
+        self._draw()
 
     def _save_model(self) -> None:
         if self.world.is_first:
             with self._lowered_weights():
                 self.source.save(self.model, self.output.directory)
 
-    def _draw(self) -> None:
-        self._drawn = time.monotonic()
-        if self.world.is_first:
+    def _draw(self, now: bool = False) -> None:
+        """Draw the curves every minute and the page as often as it refreshes, or both `now`."""
+        output = self.output
+        pictures = (training_curves, output.curves, DRAW_SECONDS), (draw_page, output.page, REFRESH)
+        for draw, path, seconds in pictures:
+            since = time.monotonic() - self._drawn.get(path, self._began)
+            if path is None or not self.world.is_first or not (now or since > seconds):
+                continue
             try:
-                training_curves(self.output.log, self.output.curves)
+                draw(output.log, path)
             except Exception as error:  # the run is complete without it
-                say(f"{self.output.curves}: not drawn: {one_line(error)}")
+                say(f"{path}: not drawn: {one_line(error)}")
+            self._drawn[path] = time.monotonic()
 
     @contextmanager
     def _lowered_weights(self) -> Iterator[None]:

@@ -45,6 +45,7 @@ class Output:
         self.checkpoint = directory / "checkpoints" / "last.safetensors"
         self.log = directory / "log.jsonl"
         self.curves = directory / "curves.png"
+        self.page: Path | None = None
         self.config = directory / "config.yaml"
         self.starting = directory / ".starting"  # until the first checkpoint is there
         if held is None:

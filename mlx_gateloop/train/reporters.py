@@ -1,8 +1,6 @@
 """Receivers of a run's log besides log.jsonl: wandb, tensorboard, and a page that refreshes."""
 
 import html
-import math
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -75,30 +73,22 @@ def _numbers(record: Record) -> dict[str, float]:
     return {n: v for n, v in record.items() if n != "step" and type(v) in (int, float)}
 
 
-def page(log: Path, out: Path) -> Reporter:
-    """Make a reporter that writes page.html: losses, half-lives and samples, drawn from the log."""
-    drawn, title = -math.inf, html.escape(out.absolute().parent.name)
-
-    def report(record: Record) -> None:
-        nonlocal drawn
-        if time.monotonic() - drawn < REFRESH and "validation_loss" not in record:
-            return
-        records, drawn = read_json_lines(log), time.monotonic()
-        losses = {"training": "loss", "validation": "validation_loss"}
-        series = {
-            name: [(r["step"], r[key]) for r in records if r.get(key) is not None]
-            for name, key in losses.items()
-        }
-        body = f"<h2>Loss (nats per token)</h2>{_chart(series)}"
-        lives = [(r["step"], r["half_lives"]) for r in records if r.get("half_lives")]
-        layers = range(len(lives[0][1]) if lives else 0)
-        series = {f"layer {n}": [(step, values[n]) for step, values in lives] for n in layers}
-        body += f"<h2>Median half-life (tokens)</h2>{_chart(series)}"
-        for step, text in reversed([(r["step"], r["sample"]) for r in records if "sample" in r]):
-            body += f"<h3>Step {step}</h3><pre>{html.escape(text)}</pre>"
-        write_text(out, PAGE.format(seconds=REFRESH, title=title, body=body))
-
-    return report
+def draw_page(log: Path, out: Path) -> None:
+    """Write page.html: losses, half-lives and samples, drawn from the log."""
+    records, title = read_json_lines(log), html.escape(out.absolute().parent.name)
+    losses = {"training": "loss", "validation": "validation_loss"}
+    series = {
+        name: [(r["step"], r[key]) for r in records if r.get(key) is not None]
+        for name, key in losses.items()
+    }
+    body = f"<h2>Loss (nats per token)</h2>{_chart(series)}"
+    lives = [(r["step"], r["half_lives"]) for r in records if r.get("half_lives")]
+    layers = range(len(lives[0][1]) if lives else 0)
+    series = {f"layer {n}": [(step, values[n]) for step, values in lives] for n in layers}
+    body += f"<h2>Median half-life (tokens)</h2>{_chart(series)}"
+    for step, text in reversed([(r["step"], r["sample"]) for r in records if "sample" in r]):
+        body += f"<h3>Step {step}</h3><pre>{html.escape(text)}</pre>"
+    write_text(out, PAGE.format(seconds=REFRESH, title=title, body=body))
 
 
 def _chart(series: dict[str, Points]) -> str:

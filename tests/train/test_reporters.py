@@ -1,6 +1,7 @@
 """Reporters of a run's log, and its page."""
 
 import sys
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -10,7 +11,7 @@ from helpers.errors import refusal
 from helpers.training import tiny_run
 
 from mlx_gateloop.train import train
-from mlx_gateloop.train.reporters import page, reporters
+from mlx_gateloop.train.reporters import reporters
 
 
 @pytest.fixture
@@ -41,23 +42,22 @@ def test_a_run_reports_its_log_and_draws_it_meanwhile(text_file, tmp_path, logge
     losses = [(value, step) for name, value, step in logged if name == "validation_loss"]
     assert [step for _, step in losses] == [2, 2, 4, 4]
     assert min(value for value, _ in losses) == result.best_loss
-    assert drawn.call_count == 3
+    assert drawn.call_count == 5
     page = (tmp_path / "a <b>" / "page.html").read_text()
     assert "<h1>a &lt;b&gt;</h1>" in page
     assert page.count("<pre>") == 2, "a sample for each validation"
     assert page.count("<polyline") == 4, "two losses, and the half-lives of two layers"
 
 
-def test_a_page_is_drawn_as_often_as_it_refreshes(tmp_path, monkeypatch):
-    (tmp_path / "log.jsonl").write_text("")
-    monkeypatch.setattr("mlx_gateloop.train.reporters.write_text", drawn := Mock())
-    report = page(tmp_path / "log.jsonl", tmp_path / "page.html")
-    for name in ("loss", "loss", "validation_loss", "loss"):
-        report({"step": 1, name: 1.0})
-    assert drawn.call_count == 2
-    monkeypatch.setattr("mlx_gateloop.train.reporters.REFRESH", 0)
-    report({"step": 1, "loss": 1.0})
-    assert drawn.call_count == 3
+def test_a_page_is_drawn_as_often_as_it_refreshes_and_at_the_end(text_file, tmp_path, monkeypatch):
+    monkeypatch.setattr("mlx_gateloop.train.loop.draw_page", drawn := Mock())
+    config, seconds = tiny_run(steps=4, log_every=1), count(0.0, 1.0)
+    monkeypatch.setattr("mlx_gateloop.train.loop.time.monotonic", seconds.__next__)
+    for refresh, times in ((1000, 1), (0, 6)):
+        monkeypatch.setattr("mlx_gateloop.train.loop.REFRESH", refresh)
+        train(config, str(text_file), tmp_path / str(refresh), with_page=True)
+        assert drawn.call_count == times
+        drawn.reset_mock()
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,9 @@ def test_a_report_that_fails_ends_no_run(text_file, tmp_path, logged, monkeypatc
     monkeypatch.setattr(sys.modules["wandb"], "log", gone)
     config, options = tiny_run(steps=4, log_every=1), {"report_to": ["wandb"], "with_page": True}
     assert train(config, str(text_file), tmp_path / "out", **options).steps == 4
-    said = [line for line in capsys.readouterr().err.splitlines() if "the run goes on" in line]
-    assert {line.split(";")[0] for line in said} == {"full", "--report-to wandb: gone"}
+    said = capsys.readouterr().err
+    assert "page.html: not drawn: full" in said
+    assert "--report-to wandb: gone; the run goes on without this report" in said
 
 
 def test_a_reporter_that_fails_at_its_beginning_is_one_line(tmp_path, logged):
