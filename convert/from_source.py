@@ -70,9 +70,8 @@ def prepare(options: Namespace) -> tuple[Plan, Any, Card]:
     if named is not None and not isinstance(named, str):
         raise InputError(f"setting tokenizer: expected a name, got {named!r}")
     plan = make_plan(checkpoint, options.kind, settings)
-    name = options.tokenizer or named
     size = plan.args.vocab_size
-    tokenizer, origin = load_tokenizer(name, checkpoint.directory, size)
+    tokenizer, origin = load_tokenizer(options.tokenizer or named, checkpoint.directory, size)
     stored = options.dtype or ", ".join(sorted(set(checkpoint.dtypes.values())))
     notes = checkpoint.notes + ([f"settings from {file.name}"] if file else [])
     card = Card(options.out.name, options.source, plan, origin, stored, notes)

@@ -27,8 +27,7 @@ KINDS = {  # each type, and a number as BLAS takes it
 
 @pytest.fixture(scope="module")
 def bridge():
-    numpy_libs = Path(np.__file__).parent.parent / "numpy.libs"
-    (openblas,) = numpy_libs.glob("libscipy_openblas64_*.so")
+    (openblas,) = Path(np.__file__).parents[1].glob("numpy.libs/libscipy_openblas64_*.so")
     bridge = ctypes.CDLL(str(BRIDGE))
     assert bridge.mlx_gateloop_blas_connect(os.fsencode(openblas)) == 0
     return bridge

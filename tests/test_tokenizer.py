@@ -81,8 +81,7 @@ def test_what_is_no_letter_is_streamed_in_time(tokenizer, text):
     ids = [tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in text * 200]
     decoded = []
     decode = Mock(side_effect=lambda ids: decoded.append(len(ids)) or tokenizer.decode(ids))
-    counted = Mock(wraps=tokenizer, decode=decode)
-    assert sum(map(bool, token_texts(counted, ids))) > len(ids) / 9
+    assert sum(map(bool, token_texts(Mock(wraps=tokenizer, decode=decode), ids))) > len(ids) / 9
     assert sum(decoded) < 50 * len(ids)
 
 
@@ -104,8 +103,7 @@ def test_chat_template(tokenizer):
     assert tokenizer.chat_template is None  # until the text has conversations
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = CHAT_TEMPLATE
-    turns = (("system", "Be brief."), ("user", "Hi"))
-    messages = [{"role": role, "content": content} for role, content in turns]
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
         "<|im_start|>assistant\n"

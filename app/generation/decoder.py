@@ -163,8 +163,7 @@ class Decoder:
                 MessageSpan("assistant", len(self.text)),
             )
         is_lost = self.request.record and self.loaded.instrumented.names and not start.recorded()
-        is_short = len(self.ids) <= self.limits.reread_tokens
-        return self.beginning if is_lost and is_short else start
+        return self.beginning if is_lost and len(self.ids) <= self.limits.reread_tokens else start
 
     def _prompt(self) -> Steps[tuple[str, list[int] | None, PrefixState]]:
         """Return the text, the longest cached prefix, and positions of later typed special tokens.

@@ -165,8 +165,7 @@ class Handlers:
     ) -> tuple[object, ...]:
         left, _ = self.sessions.get(session)
         answered = left and left[-1]["role"] == "assistant"
-        told = with_system(system, left)
-        run = self._answered(told, session, model, state) if answered else None
+        run = self._answered(with_system(system, left), session, model, state) if answered else None
         self.sessions.put(session, left, run)
         return self._outputs(session, left, run, earlier)
 

@@ -41,14 +41,13 @@ def state_view(engine: Engine, updates: Updates, elem_id: str, linked: str = "")
         await job.ended()
         return {"result": work.result, "seconds": work.seconds}
 
-    jobs = _row, _arrays, share, probe
     return gr.HTML(
         html_template=(scripts.STATIC / "state_view.html").read_text(encoding="utf-8"),
         css_template=(scripts.STATIC / "state_view.css").read_text(encoding="utf-8"),
         js_on_load=scripts.call("state_view", "show", f"'{elem_id}'", "element", "props", "server"),
         server_functions=[
             served(updates.runs, updates.pool, updates.updates_since),
-            *(served(updates.runs, SLOW, job) for job in jobs),
+            *(served(updates.runs, SLOW, job) for job in (_row, _arrays, share, probe)),
         ],
         elem_id=elem_id,
         linked=linked,

@@ -220,9 +220,8 @@ def strengths(trace: Trace, token: int, words: list[Word]) -> npt.NDArray[np.uin
     """Encode the strengths of words after a token; a word is as strong as its strongest token."""
     if not words:
         return np.zeros(0, np.uint8)
-    row = trace.retention(token)
     edges = np.array([[word.first, word.stop] for word in words]).ravel()
-    row = np.append(row, np.nan)  # the last edge needs an entry
+    row = np.append(trace.retention(token), np.nan)  # the last edge needs an entry
     return strength_codes(np.maximum.reduceat(row, edges)[::2])
 
 

@@ -138,9 +138,8 @@ def _open(url: str) -> None:
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in PORTS if port is None else (port,):
-        listener = socket.socket(family)
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, candidate))
@@ -157,8 +156,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 
 def _theme() -> gr.themes.Base:
-    theme = gr.themes.Soft(primary_hue="orange", neutral_hue="zinc", font=FONTS, font_mono=MONO)
-    return theme.set(
+    return gr.themes.Soft(primary_hue="orange", neutral_hue="zinc", font=FONTS, font_mono=MONO).set(
         block_title_background_fill="none",
         block_title_background_fill_dark="none",
         block_title_text_color="*body_text_color_subdued",

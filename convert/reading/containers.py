@@ -130,15 +130,13 @@ def _read_torch(path: Path) -> Any:
 def _check_archive(path: Path) -> bool:
     """Return True for a zip archive, False for a legacy file; reject a zip bomb."""
     with path.open("rb") as file:
-        start = file.read(4)
-    if start != b"PK\x03\x04":
-        return False
+        if file.read(4) != b"PK\x03\x04":
+            return False
     with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-    # torch.save never compresses, so that files can be mapped
-    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        advice = "save the weights again with torch.save"
-        raise InputError(f"{path}: a zip bomb or no PyTorch file: it is compressed; {advice}")
+        # torch.save never compresses, so that files can be mapped
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+            advice = "save the weights again with torch.save"
+            raise InputError(f"{path}: a zip bomb or no PyTorch file: it is compressed; {advice}")
     return True
 
 

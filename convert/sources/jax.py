@@ -118,8 +118,7 @@ class JaxReference:
         self._args, self._weight = args, weight
 
     def logits(self, tokens: np.ndarray) -> Floats:
-        x = self._norm("norm", self.hidden_states(tokens)[-1])
-        return x @ self._weight("embedding").T
+        return self._norm("norm", self.hidden_states(tokens)[-1]) @ self._weight("embedding").T
 
     def hidden_states(self, tokens: np.ndarray) -> list[Floats]:
         x, states = self._weight("embedding")[tokens], []
@@ -137,8 +136,7 @@ class JaxReference:
         real, imaginary = np.split(z, 2, -1)
         z = real + 1j * imaginary
         a = np.exp(1j * np.angle(z)) * sigmoid(np.abs(z))
-        heads = (t[..., None] for t in (q, k, v, a))  # a channel is a head
-        y = recurrence(*heads).real[..., 0]
+        y = recurrence(*(t[..., None] for t in (q, k, v, a))).real[..., 0]  # a channel is a head
         return (y * gate * sigmoid(gate)) @ self._weight(f"{path}.wo")
 
     def _dense(self, path: str, x: Floats) -> Floats:

@@ -43,7 +43,6 @@ class Lucidrains(Source[ModelArgs]):
                 "use_gate_looped_attn=False is not supported: full attention keeps every "
                 "token, a GateLoop model one state of constant size; train with GateLoop"
             )
-        mixing = f"{MIXING.format(0)}.fn"
         is_post = f"{MIXING.format(0)}.norm.bias" in shapes
         ablations = [ours for ours, flag in FLAG_OF.items() if self.flag(settings, flag)]
         args = ModelArgs(
@@ -52,7 +51,7 @@ class Lucidrains(Source[ModelArgs]):
             num_hidden_layers=depth(shapes, QKV),
             intermediate_size=self.matrix(shapes, f"{FEED_FORWARD.format(0)}.fn.0.weight")[0],
             ablation=ablations[-1] if ablations else "none",
-            **mixing_args(self, shapes, f"{mixing}."),
+            **mixing_args(self, shapes, f"{MIXING.format(0)}.fn."),
             norm="layer" if is_post else "rms",
             norm_position="post" if is_post else "pre",
             final_norm=not is_post,

@@ -37,11 +37,10 @@ def _launch(arguments: argparse.Namespace) -> int:
 
     if (arguments.n is None) == (arguments.hostfile is None):
         raise InputError("launch: give either -n N or --hostfile FILE")
-    least = {"n": 1, "restarts": 0, "limit": 1, "start_limit": 1, "port": 1}
-    for name, value in least.items():
-        if (given := getattr(arguments, name)) is not None and not value <= given <= 65535:
+    for name, least in {"n": 1, "restarts": 0, "limit": 1, "start_limit": 1, "port": 1}.items():
+        if (given := getattr(arguments, name)) is not None and not least <= given <= 65535:
             flag = f"-{name}" if name == "n" else f"--{name.replace('_', '-')}"
-            raise InputError(f"{flag}: expected {value} to 65535, got {given:g}")
+            raise InputError(f"{flag}: expected {least} to 65535, got {given:g}")
     argv = arguments.command[arguments.command[:1] == ["--"] :]
     if not argv or argv[0] not in OVER_RANKS:
         raise InputError(f"launch: expected -- and one of the commands {', '.join(OVER_RANKS)}")

@@ -146,5 +146,4 @@ class Trial(Run):
         return replace(task, test=task.test[:0])
 
     def _result(self, task: Task, progress: Progress) -> dict[str, Any]:
-        loss = progress.best_loss if np.isfinite(progress.best_loss) else None
-        return {"validation_loss": loss}
+        return {"validation_loss": progress.best_loss if np.isfinite(progress.best_loss) else None}

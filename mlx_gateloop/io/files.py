@@ -96,8 +96,7 @@ def staged(target: Path) -> Iterator[Path]:
         reason = one_line(error).replace(str(new), str(target))
         if isinstance(error, OSError) and _STAGING in str(error.filename):
             reason = error.strerror or reason
-        advice = "free space there or give another output"
-        raise InputError(f"{target}: {reason}; {advice}") from error
+        raise InputError(f"{target}: {reason}; free space there or give another output") from error
     except InputError as error:
         raise InputError(str(error).replace(str(new), str(target))) from error
     finally:

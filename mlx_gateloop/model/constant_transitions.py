@@ -102,8 +102,7 @@ class StateSpace(ConstantTransition):
 
     def __init__(self, args: LayerArgs) -> None:
         super().__init__(args)
-        is_max_headed = args.heads == args.width
-        systems = 1 if is_max_headed else args.heads
+        systems = 1 if args.heads == args.width else args.heads  # max-headed: one system
         frequencies = FREQUENCIES[args.transition](args.width // systems)
         self.log_decay = mx.full((args.width,), math.log(DECAY))
         self.frequency = mx.tile(mx.array(frequencies, mx.float32), systems)

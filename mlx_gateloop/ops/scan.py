@@ -75,8 +75,7 @@ def previous(h: Planes, h0: Planes, reverse: bool) -> Planes:
 def chunked_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
     """Scan without a hand-written gradient; arguments as in `linear_recurrence`."""
     L = a[0].shape[1]
-    on_cpu = mx.default_device().type == mx.cpu
-    if L <= SHORT or (on_cpu and h0[0].size >= WIDE and L <= LONG):
+    if L <= SHORT or (mx.default_device().type == mx.cpu and h0[0].size >= WIDE and L <= LONG):
         return stepwise_scan(a, x, h0, reverse)
     # About half the square root of the length, a power of two in [4, 32].
     chunk = min(CHUNK, 1 << max(2, math.ceil(math.log2(math.sqrt(L) / 2))))

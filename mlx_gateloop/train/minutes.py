@@ -52,8 +52,7 @@ class Pace:
 
     def is_due(self, step: int) -> bool:
         """Tell if a piece has ended, or takes twice its time."""
-        is_late = self._now() - self._then > 2 * self._length / PIECES
-        return step == self._knots[-1][0] or is_late
+        return step == self._knots[-1][0] or self._now() - self._then > 2 * self._length / PIECES
 
     def plan(self, config: TrainConfig, step: int) -> TrainConfig:
         """Return the configuration with the piece of the schedule that begins at `step`."""

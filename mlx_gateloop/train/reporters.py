@@ -76,10 +76,9 @@ def _numbers(record: Record) -> dict[str, float]:
 def draw_page(log: Path, out: Path) -> None:
     """Write page.html: losses, half-lives and samples, drawn from the log."""
     records, title = read_json_lines(log), html.escape(out.absolute().parent.name)
-    losses = {"training": "loss", "validation": "validation_loss"}
     series = {
         name: [(r["step"], r[key]) for r in records if r.get(key) is not None]
-        for name, key in losses.items()
+        for name, key in (("training", "loss"), ("validation", "validation_loss"))
     }
     body = f"<h2>Loss (nats per token)</h2>{_chart(series)}"
     lives = [(r["step"], r["half_lives"]) for r in records if r.get("half_lives")]

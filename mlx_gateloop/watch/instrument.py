@@ -103,8 +103,7 @@ class Instrumented:
     def _override(self, module: nn.Module, methods: dict[str, Any]) -> None:
         cls = type(module)
         own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_watched": True}
-        subclass = type(cls.__name__, (cls,), own | methods)
-        object.__setattr__(module, "__class__", subclass)
+        object.__setattr__(module, "__class__", type(cls.__name__, (cls,), own | methods))
         self._undo.callback(object.__setattr__, module, "__class__", cls)
 
     def _model_call(self, model_call: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,8 +132,7 @@ class Layer(NamedTuple):
             result = edited(function, hook, _given(function, args, options))
 
         def call() -> Call:
-            given = _given(function, args, options)
-            return Call(hook, given, _signature(function)[2], self.module)
+            return Call(hook, _given(function, args, options), _signature(function)[2], self.module)
 
         self.report(call)
         return result

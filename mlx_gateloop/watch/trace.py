@@ -67,10 +67,8 @@ class Trace(Storage):
     def averages(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Average |a| over channels, float32 `[tokens, layers]`; the paper averages layers too."""
         start, stop = self._range(start, stop)
-        layers = range(self.layers)
-        means = [self.magnitude(layer, start, stop).mean(1)[:, None] for layer in layers]
-        none = np.empty((max(stop - start, 0), 0), np.float32)
-        return np.concatenate([none, *means], 1)
+        means = [self.magnitude(n, start, stop).mean(1)[:, None] for n in range(self.layers)]
+        return np.concatenate([np.empty((max(stop - start, 0), 0), np.float32), *means], 1)
 
     def resets(self, stop: int | None = None) -> np.ndarray:
         """Find resets: tokens at which many channels forget that usually remember.
@@ -153,8 +151,7 @@ class Trace(Storage):
             rates = self._stored(layer, 0, self.tokens)[0].sum(0, dtype=np.float64)
             squares = np.square(state[0], dtype=np.float64).sum(0).reshape(len(rates), -1).sum(1)
             if squares.any():
-                left = squares * np.exp(-2 * rates)
-                shares.append(np.sqrt(left.sum() / squares.sum()))
+                shares.append(np.sqrt((squares * np.exp(-2 * rates)).sum() / squares.sum()))
         return float(np.mean(shares or [0]))
 
     def retention(self, token: int) -> np.ndarray:

@@ -2,18 +2,16 @@
 
 import asyncio
 import inspect
-import time
 
 import pytest
 from helpers.models import save_tiny_model
+from helpers.waiting import wait_for
 from mlx_gateloop.app.generation.engine import Engine
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.run import Limits
 
 from benchmarks.embedded_models import library
 from mlx_gateloop.generate import Sampling
-
-PATIENCE = 120  # seconds; a busy machine may need many of them
 
 
 def pytest_pyfunc_call(pyfuncitem):
@@ -65,13 +63,7 @@ def engine(make_engine):
 
 @pytest.fixture
 def until():
-    def until(run, pieces=float("inf")):
-        end = time.monotonic() + PATIENCE
-        while not run.done and len(run.pieces) <= pieces:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-
-    return until
+    return lambda run, pieces=float("inf"): wait_for(lambda: run.done or len(run.pieces) > pieces)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import pytest
 from helpers.browser import Server, request
 
 Client = pytest.importorskip("gradio_client").Client
-PROXIES = ("http_proxy", "HTTPS_PROXY", "ALL_PROXY")
 # A user without an entry in passwd, and a soft limit of 256 open files.
 PRELUDE = """
 import pwd, resource
@@ -23,7 +22,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLI
 def locked(request, tmp_path_factory):
     log = tmp_path_factory.mktemp("locked") / "log"
     with pytest.MonkeyPatch.context() as patch:
-        for name in PROXIES:
+        for name in ("http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
             patch.setenv(name, "socks5://127.0.0.1:9")
         patch.setenv("LC_ALL", "C")
         for name in ("XDG_CACHE_HOME", "HF_HOME", "HOME"):

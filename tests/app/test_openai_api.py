@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]
 GREEDY = {"messages": HELLO, "temperature": 0, "max_tokens": 24}
+SAMPLING = openai_api.request_values.sampling(temperature=0, top_p=0.95, seed=None)  # of GREEDY
 
 
 @pytest.fixture
@@ -45,8 +46,7 @@ def test_the_models_are_listed(make_client, ask):
 
 def test_an_answer_is_the_engine_s_and_a_stream_has_the_same_text(ask, engine, finished):
     answer = ask(CHAT, GREEDY).json()
-    sampling = openai_api.request_values.sampling(temperature=0, top_p=0.95, seed=None)
-    run = finished(engine.submit("tiny", HELLO, sampling, 24))
+    run = finished(engine.submit("tiny", HELLO, SAMPLING, 24))
     (choice,) = answer["choices"]
     assert choice["message"] == {"role": "assistant", "content": run.text}
     assert choice["finish_reason"] == ("length" if run.reason == "limit" else "stop")
@@ -75,8 +75,7 @@ def test_a_text_is_continued_and_parts_of_messages_are_joined(ask):
 def test_a_given_answer_is_continued_and_not_sent_again(ask, engine, finished):
     given = [*HELLO, {"role": "assistant", "content": "Well"}]
     options = {"top_k": 1, "repetition_penalty": 0, "stream_options": {}}
-    sampling = openai_api.request_values.sampling(temperature=0, top_p=0.95, seed=None)
-    text = finished(engine.submit("tiny", given, sampling, 8)).text
+    text = finished(engine.submit("tiny", given, SAMPLING, 8)).text
     assert len(text) > 4
     options["stop"] = ["ell", text[2:6]]  # the answer given has their beginnings
     body = GREEDY | {"messages": given, "max_tokens": 8, "temperature": 1} | options

@@ -4,12 +4,11 @@ import math
 import os
 import signal
 import threading
-import time
 
 import mlx.core as mx
 import pytest
-from distributed.nursery import PATIENCE
 from helpers.training import TEXT
+from helpers.waiting import wait_for
 
 from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.distributed.rank import TimeLimit
@@ -30,13 +29,6 @@ def alone(nursery, run, tmp_path_factory):
     out = tmp_path_factory.mktemp("alone") / "out"
     assert nursery.run(1, *run, out) == [0]
     return out
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 FOUR = pytest.param(4, marks=pytest.mark.slow)

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
-import mlx.core as mx
 import pytest
 
+from mlx_gateloop.bench.measure import peak_bytes
 from mlx_gateloop.experiments.experiment import equal_parameters
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.setup import num_parameters
@@ -26,7 +26,4 @@ def test_no_other_width_is_closer(goal):
 
 
 def test_counting_takes_no_memory():
-    mx.reset_peak_memory()
-    before = mx.get_active_memory()  # used by other tests
-    equal_parameters(ModelArgs(), 114_000_000)
-    assert mx.get_peak_memory() - before < 1 << 20
+    assert peak_bytes(lambda: equal_parameters(ModelArgs(), 114_000_000)) < 1 << 20

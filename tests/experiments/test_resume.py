@@ -103,9 +103,8 @@ def test_the_record_of_a_run_that_another_process_trains_stays(out):
 @pytest.mark.slow
 def test_side_by_side_is_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
-    experiment = tiny(seeds=1).changed_by(trials=1, draws=2)
     for jobs in (1, 3):
-        run_experiment(experiment, tmp_path / str(jobs), jobs=jobs)
+        run_experiment(tiny(seeds=1).changed_by(trials=1, draws=2), tmp_path / str(jobs), jobs=jobs)
     assert results(tmp_path / "1") == results(tmp_path / "3")
     for name in names(tmp_path / "1" / "runs"):
         last = Path("runs", name, LAST)

@@ -24,10 +24,9 @@ def run_first(self, *args, **options):
 
 
 Autotuner.run = run_first
-CLASSES = {"gla": "GLA", "hgrn": "HGRN", "hgrn2": "HGRN2"}
 GOLDEN.mkdir(exist_ok=True)
 for name, config in CONFIGS.items():
-    prefix = CLASSES[config["model_type"]]
+    prefix = config["model_type"].upper()
     arguments = {key: value for key, value in config.items() if key != "model_type"}
     made = getattr(models, f"{prefix}Config")(fuse_cross_entropy=False, **arguments)
     model = getattr(models, f"{prefix}ForCausalLM")(made).eval()

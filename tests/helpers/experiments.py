@@ -27,9 +27,8 @@ def raw_results(out):
 
 def results(out):
     """Read the measurements, without times."""
-    times = ("seconds", "made")
     runs = raw_results(out)["runs"]
-    return [{k: v for k, v in result.items() if k not in times} for result in runs]
+    return [{k: v for k, v in result.items() if k not in ("seconds", "made")} for result in runs]
 
 
 def cells(text):

@@ -5,6 +5,8 @@ import sys
 
 import mlx.core as mx
 
+from mlx_gateloop.bench.measure import peak_bytes
+
 
 def most_resident():
     """The most bytes that this process has had in memory."""
@@ -15,12 +17,8 @@ def peak_memory(function, *arrays):
     """Most bytes in use beyond the arrays while a function of them is evaluated."""
     mx.eval(arrays)
     mx.synchronize()  # the thread that computed them holds temporary arrays for a moment
-    mx.clear_cache()
     limit = mx.set_memory_limit(1)  # MLX then waits for each operation before it starts the next
     try:
-        before = mx.get_active_memory()
-        mx.reset_peak_memory()
-        mx.eval(function(*arrays))
-        return mx.get_peak_memory() - before
+        return peak_bytes(lambda: mx.eval(function(*arrays)))
     finally:
         mx.set_memory_limit(limit)

@@ -30,10 +30,9 @@ class Server:
 
         Python's http.server lets five connections wait, and Linux resets some of those beyond.
         """
-        data = json.dumps(body).encode()
         for _ in range(ATTEMPTS):
             with suppress(ConnectionResetError):
-                return self._request("POST", path, data)
+                return self._request("POST", path, json.dumps(body).encode())
         raise ConnectionResetError(f"{ATTEMPTS} times")
 
     def _request(self, method, path, data=b""):

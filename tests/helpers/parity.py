@@ -72,7 +72,6 @@ def assert_same(model, reference, length, vocab_size):
     steps = [model(mx.array(prompt[:, [n]]), cache) for n in range(length)]
     assert difference(mx.concatenate(steps, axis=1), logits) <= TOLERANCE
     x = model.model.embed_tokens(mx.array(prompt))
-    states = reference.hidden_states(prompt)
-    for layer, state in zip(model.layers, states, strict=True):
+    for layer, state in zip(model.layers, reference.hidden_states(prompt), strict=True):
         x = layer(x)
         assert difference(x, state) <= TOLERANCE

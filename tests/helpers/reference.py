@@ -47,10 +47,9 @@ def random_case(
     a[rng.uniform(size=gates) < resets] = 0
     if is_complex:
         a = (a * np.exp(2j * rng.normal(size=gates))).astype(np.complex64).astype(np.complex128)
-    state = (batch, H, K, V)
 
     def normal():
-        x = rng.normal(size=(*state, 2)).astype(np.float32).astype(np.float64) @ [1, 1j]
+        x = rng.normal(size=(batch, H, K, V, 2)).astype(np.float32).astype(np.float64) @ [1, 1j]
         return x if is_complex else x.real
 
     def values(*shape):

@@ -59,8 +59,7 @@ def test_linear_attention_is_a_sum(heads):
     ({}, "auto"), ({"transition": "linear_attention"}, "auto"), ({"ablation": "transition"}, "mlx"),
 ])  # fmt: skip
 def test_only_the_ablation_is_kept_from_the_kernels(options, backend, monkeypatch):
-    operator = Mock(wraps=layers.gate_loop)
-    monkeypatch.setattr(layers, "gate_loop", operator)
+    monkeypatch.setattr(layers, "gate_loop", operator := Mock(wraps=layers.gate_loop))
     models.time_mixing(**options)(mx.ones((1, 2, SIZE)))
     assert operator.call_args.kwargs["backend"] == backend
 

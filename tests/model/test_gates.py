@@ -66,8 +66,7 @@ def test_half_lives_and_phases_spread_and_the_state_keeps_the_variance(transitio
 
 
 def test_a_tied_key_is_the_only_scale():
-    options = {"input_gate": "tied", "longest_half_life": 30, "input_scale": True}
-    mixing = time_mixing(hidden_size=256, **options)
+    mixing = time_mixing(hidden_size=256, input_gate="tied", longest_half_life=30, input_scale=True)
     assert mx.var(mixing.v_proj.weight).item() * 256 == pytest.approx(1, rel=0.05)
 
 

@@ -186,7 +186,6 @@ def test_cross_entropy_equals_float64(shape):
 def test_cross_entropy_under_transformations():
     logits = normal(3, 4, 6)
     targets = mx.random.randint(0, 6, (3, 4), key=mx.random.key(8))
-
     want = nn.losses.cross_entropy(logits, targets)
     for transform in (mx.vmap, mx.compile):
         assert error(transform(pointwise.cross_entropy)(logits, targets), as_numpy(want)) < 1e-6

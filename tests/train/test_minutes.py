@@ -20,6 +20,8 @@ from mlx_gateloop.train.loop import Run
 from mlx_gateloop.train.minutes import PIECES, Pace, choose, predicted_loss
 from mlx_gateloop.train.optimizer import piecewise
 
+BYTES = {"tokenizer.kind": "bytes"}
+
 
 @settings(max_examples=30)
 @given(
@@ -99,19 +101,18 @@ def test_a_killed_validation_is_made_up_for(text_file, tmp_path, monkeypatch, wi
 def test_validations_take_a_tenth_of_the_time_at_most(text_file, monkeypatch):
     for seconds, every in ((0.1, 7), (2.0, 20), (9.0, 60)):
         monkeypatch.setattr(minutes, "measured", Mock(return_value=(1.0, 10**6, seconds)))
-        config, _ = choose(str(text_file), 1, {"tokenizer.kind": "bytes"}, monotonic())
+        config, _ = choose(str(text_file), 1, BYTES, monotonic())
         assert config.eval_every == every
 
 
 def test_the_model_grows_with_the_speed_and_the_text(text_file, tmp_path, monkeypatch):
-    start = Mock()
-    monkeypatch.setattr(Pace, "start", start)
+    monkeypatch.setattr(Pace, "start", start := Mock())
 
     def width(speed, time, text=str(text_file)):
         size = lambda config: config.model["hidden_size"] ** 2  # noqa: E731
         measured = lambda c, _: (size(c) / speed, 30 * size(c), size(c))  # noqa: E731
         monkeypatch.setattr(minutes, "measured", measured)
-        chosen, _ = choose(text, time, {"tokenizer.kind": "bytes"}, monotonic())
+        chosen, _ = choose(text, time, BYTES, monotonic())
         start.assert_called_with(size(chosen) / speed, 2 * size(chosen))  # of the chosen model
         dropouts.append(chosen.model.get("dropout", 0))
         return chosen.model["hidden_size"]
@@ -140,12 +141,12 @@ def test_options_of_the_model_hold(text_file, monkeypatch):
     monkeypatch.setattr(minutes, "measured", lambda config, source: (1.0, 10**6, 0.0))
     chosen = {"hidden_size": 32, "num_hidden_layers": 1, "dropout": 0.1}
     options = {f"model.{name}": value for name, value in chosen.items()} | {"eval_every": 7}
-    config, _ = choose(str(text_file), 0.1, options | {"tokenizer.kind": "bytes"}, monotonic())
+    config, _ = choose(str(text_file), 0.1, options | BYTES, monotonic())
     monkeypatch.setattr(minutes, "FRESH", 1e-9)  # dropout for all that may have one
     for key, value in {"sequence_chunk": 8, "carry_state": True, "model.model_type": "gla"}.items():
-        options = {key: value, "tokenizer.kind": "bytes"}
-        assert "dropout" not in choose(str(text_file), 0.1, options, monotonic())[0].model
-    assert choose(str(text_file), 0.1, {"tokenizer.kind": "bytes"}, monotonic())[0].model["dropout"]
+        found, _ = choose(str(text_file), 0.1, BYTES | {key: value}, monotonic())
+        assert "dropout" not in found.model
+    assert choose(str(text_file), 0.1, BYTES, monotonic())[0].model["dropout"]
     assert config.eval_every == 7
     assert config.model.items() >= chosen.items()
 
@@ -163,10 +164,9 @@ def test_steps_of_several_batches_count(text_file, monkeypatch, capsys):
 def test_a_small_text_has_a_batch(tmp_path, monkeypatch):
     monkeypatch.setattr(minutes, "measured", lambda config, source: (1.0, 10**6, 0.0))
     (file := tmp_path / "small.txt").write_text("some text " * 210)
-    bytes_ = {"tokenizer.kind": "bytes"}
-    assert choose(str(file), 1, bytes_, monotonic())[0].data.batch_size == 1
+    assert choose(str(file), 1, BYTES, monotonic())[0].data.batch_size == 1
     file.write_text("some text " * 2100)
-    assert choose(str(file), 1, bytes_, monotonic())[0].data.batch_size == 8
+    assert choose(str(file), 1, BYTES, monotonic())[0].data.batch_size == 8
 
 
 def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):
@@ -184,5 +184,4 @@ def test_too_little_is_one_line(text_file, tmp_path, capsys, monkeypatch):
     assert "--minutes" not in line  # config.yaml has the plan
     assert "already holds other files" in fails(capsys, *words[:-2], "--out", str(tmp_path))
     monkeypatch.setattr(minutes.time, "monotonic", count(0, 30).__next__)
-    bytes_ = {"tokenizer.kind": "bytes"}
-    assert "takes 0.5 of them; give more" in refusal(choose, str(text_file), 1, bytes_, 0)
+    assert "takes 0.5 of them; give more" in refusal(choose, str(text_file), 1, BYTES, 0)

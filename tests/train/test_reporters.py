@@ -31,8 +31,7 @@ def logged(monkeypatch):
 
 
 def test_a_run_reports_its_log_and_draws_it_meanwhile(text_file, tmp_path, logged, monkeypatch):
-    drawn = Mock()
-    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", drawn)
+    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", drawn := Mock())
     monkeypatch.setattr("mlx_gateloop.train.loop.DRAW_SECONDS", 0)
     config = tiny_run(steps=4, eval_every=2, log_every=2)
     names = ["wandb", "tensorboard"]

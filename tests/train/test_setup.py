@@ -29,9 +29,8 @@ def test_the_weights_of_linear_layers_are_scaled_but_not_the_transitions():
     assert sum(isinstance(layer, nn.Linear) for (_, layer), _ in pairs) > 10
     for (name, layer), (_, other) in pairs:
         scaled = isinstance(layer, nn.Linear) and not isinstance(layer, StateTransitionLinear)
-        factor = 0.5 if scaled else 1.0
         if isinstance(layer, nn.Linear | nn.Embedding | nn.LayerNorm):
-            assert mx.array_equal(factor * layer.weight, other.weight), name
+            assert mx.array_equal((0.5 if scaled else 1.0) * layer.weight, other.weight), name
 
 
 def start(folder, name="gla_grouped", **changes):

@@ -28,8 +28,8 @@ def test_the_loss_on_answers_is_that_of_a_plain_loop(tmp_path):
     text = "".join(json.dumps({"messages": chat}) + "\n" for chat in chats)
     for name in ("train", "valid"):
         (tmp_path / f"{name}.jsonl").write_text(text)
-    changes = {"data__length": 91, "data__batch_size": 1, "model__dropout": 0}
-    config = tiny_run(data__loss_on="answers", **changes)
+    sizes = {"data__length": 91, "data__batch_size": 1, "model__dropout": 0}
+    config = tiny_run(data__loss_on="answers", **sizes)
     source = make_source(config, str(tmp_path))
     trainer = Trainer(config, source)
     tokenizer, nats = source._tokenizer, []
@@ -47,8 +47,7 @@ def test_the_loss_on_answers_is_that_of_a_plain_loop(tmp_path):
     score = source.evaluate(trainer.model, ALONE)
     assert score.tokens == len(nats)
     assert score.loss_nats == pytest.approx(np.mean(nats), abs=1e-6)
-    loss, _ = trainer.step(0)
-    assert loss == pytest.approx(np.mean(nats), abs=1e-6)
+    assert trainer.step(0)[0] == pytest.approx(np.mean(nats), abs=1e-6)
 
 
 def test_bits_are_those_of_the_bytes_that_rows_are_asked_for(tmp_path):
@@ -78,12 +77,10 @@ def test_answers_without_a_letter_and_a_damaged_tokenizer(tmp_path):
 ])  # fmt: skip
 def test_conversations_bring_a_template_and_leave_the_tokenizers_own(own, documents, template):
     tokenizer = byte_tokenizer()
-    tokenizer.chat_template = own
-    _set_chat_template(tokenizer, documents, keep=False)
-    assert tokenizer.chat_template == template
-    tokenizer.chat_template = own
-    _set_chat_template(tokenizer, documents, keep=True)
-    assert tokenizer.chat_template == (template or own)
+    for keep, expected in ((False, template), (True, template or own)):
+        tokenizer.chat_template = own
+        _set_chat_template(tokenizer, documents, keep)
+        assert tokenizer.chat_template == expected
 
 
 def test_half_lives_of_known_transitions():

@@ -50,13 +50,12 @@ def test_depends_is_a_masked_run_for_each_token(name):
 def test_depends_of_other_models_is_reading_the_others(name):
     is_ours = name not in RECURRENT
     model = tiny_model(**(VARIANTS | GROWING)[name]) if is_ours else recurrent_model(name)
-    text = TEXT
 
     def read(positions):  # log probabilities of the tokens after these positions
-        logits = model(mx.array(text[None, positions]))
-        return log_probabilities(logits[:, :-1], text[positions][1:])
+        logits = model(mx.array(TEXT[None, positions]))
+        return log_probabilities(logits[:, :-1], TEXT[positions][1:])
 
-    losses, whole = gl.watch.depends(model, text), read(np.arange(LENGTH))
+    losses, whole = gl.watch.depends(model, TEXT), read(np.arange(LENGTH))
     expected = np.zeros(losses.shape)
     for m in range(LENGTH - 1):
         expected[m, m + 1 :] = whole[m + 1 :] - read(np.delete(np.arange(LENGTH), m))[m:]

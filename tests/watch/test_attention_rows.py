@@ -66,12 +66,11 @@ def test_all_rows_in_one_pass_are_those_of_each_token(name):
         assert [len(row) for row in rows] == list(range(1, LENGTH - start + 1))
         assert [*map(len, trace.retentions(start - LENGTH))] == [*map(len, rows)]
         for token, row in enumerate(rows, start):
-            expected = trace.retention(token)[start:]
             known = np.isfinite(row)
             assert ((row[known] >= 0) & (row[known] <= 1 + 1e-6)).all()
             assert (np.flatnonzero(known) + start >= LENGTH - window).all()
             if known.all() or token == LENGTH - 1:
-                assert row == pytest.approx(expected, abs=1e-6, nan_ok=True)
+                assert row == pytest.approx(trace.retention(token)[start:], abs=1e-6, nan_ok=True)
         assert np.isfinite(rows[-1]).sum() == min(window, LENGTH - start)
 
 

@@ -62,10 +62,8 @@ def test_a_state_of_another_run_takes_its_place(name):
     model, text, other = tiny_model(**VARIANTS[name]), tokens(LENGTH), tokens(5, seed=1)
     cache = model.make_cache()
     model(other, cache)
-    expected = model(text[:, 5:], cache)
-    cache = model.make_cache()
-    model(other, cache)
     states = [entry[0] for entry in cache]
+    expected = model(text[:, 5:], cache)
     flat = [h.reshape(h.shape[1], model.args.width, *h.shape[4:]) for h in states]
     back = [*range(model.args.width)][::-1]
     edits = [Edit(0, tokens=[4], value=flat[0]), Edit(1, back, [4], value=flat[1][:, back])]

@@ -85,9 +85,8 @@ def test_a_model_keeps_its_taps_and_runs_take_turns(name):
     model(mx.array([PROMPT]), model.make_cache())  # nobody listens
     one.drop()  # the last pass
     assert one.catch_up(behind=1).tokens == 3
-    branch = one.trace.branch(6)
     assert other.trace.tokens == 3
-    again = gl.watch.Recording(instrumented, trace=branch)
+    again = gl.watch.Recording(instrumented, trace=one.trace.branch(6))
     with instrumented.to(again):
         model(mx.array([PROMPT[6:]]), caches[one])
     assert again.trace.tokens == 9

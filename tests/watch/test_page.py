@@ -113,12 +113,11 @@ def test_texts_are_read_as_the_tokenizer_reads_them(tmp_path, chat):
     gl.save(tiny_model(vocab_size=len(tokenizer)), tokenizer, tmp_path / "model")
     file = save_page(tmp_path / "model", tmp_path)
     alphabet = "the catsh. \n\t<|im_end|>\u00e9\u4e16\U0001f600\u2581"
-    letters = st.text(st.sampled_from(alphabet), min_size=1)
     prompts = [HOSTILE, "<|im_start|>", "\u2581\u0000"]
     plain = getattr(tokenizer, "backend_tokenizer", tokenizer)
     plain.encode_special_tokens = True  # a user's text has none
 
-    @given(st.lists(letters, max_size=40))
+    @given(st.lists(st.text(st.sampled_from(alphabet), min_size=1), max_size=40))
     @settings(max_examples=5)
     def same(more):
         asked = [{"prompt": prompt, "maxTokens": 0} for prompt in prompts + more]

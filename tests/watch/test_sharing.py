@@ -43,8 +43,7 @@ def test_the_page_has_the_numbers_of_the_trace():
     kinds = ["special", "system", "system", *["prompt"] * 4, *["answer"] * 5]
     other = gl.watch.Counterfactual([4, 5], ["7", " x", "9", "10", "11"])
     texts = [str(n) for n in range(12)]
-    page = gl.watch.share(trace, texts, kinds, forgotten=[other])
-    data, kept = data_of(page), [0, *range(3, 12)]
+    kept, data = [0, *range(3, 12)], data_of(gl.watch.share(trace, texts, kinds, forgotten=[other]))
     assert data["texts"] == [str(n) for n in kept]  # without the system prompt
     left = np.frombuffer(base64.b64decode(data["left"]), np.uint8).astype(float)
     for n, token in enumerate(kept):

@@ -50,8 +50,7 @@ def run(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Arrays:
     """Run a pass on arrays as in `launch`; return y and the last state h1, or the gradients."""
     if name == "forward":
         return _in_parts(kernels, "outputs", variant, x)
-    states = _in_parts(kernels, "states", variant, x)
-    return _in_parts(kernels, "backward", variant, x | states)
+    return _in_parts(kernels, "backward", variant, x | _in_parts(kernels, "states", variant, x))
 
 
 def _in_parts(kernels: Kernels, task: Task, variant: Variant, x: Arrays) -> Arrays:

@@ -242,7 +242,6 @@ def download(tmp_path):
 
 @pytest.fixture
 def arrays(download):
-
     def load(page):
         with np.load(download(page, "npz")) as file:
             return dict(file)

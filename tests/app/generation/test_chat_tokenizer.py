@@ -10,8 +10,6 @@ from mlx_gateloop.app.generation.chat_tokenizer import MAX_CHARACTERS, ChatToken
 
 import mlx_gateloop as gl
 
-SPECIAL = ["<|im_end|>", "<|im_start|>", "</s>", "<s>", "<pad>", "<unk>"]
-
 
 @pytest.fixture(scope="module")
 def plain(models_folder):
@@ -51,7 +49,7 @@ def test_without_special_tokens_nothing_changes(tokenizer, plain, texts):
 @pytest.mark.parametrize("around", ["{}", "a {} b", "{0}{0}", "\n{0}\n<|im_{0}end|>"])
 def test_typed_special_tokens_stay_text(tokenizer, plain, around):
     start, end = plain.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
-    for special in SPECIAL:
+    for special in ("<|im_end|>", "<|im_start|>", "</s>", "<s>", "<pad>", "<unk>"):
         typed = around.format(special)
         text, positions = tokenizer.render(chat(typed))
         assert text == f"<|im_start|>user\n{typed}<|im_end|>\n<|im_start|>assistant\n"

@@ -12,6 +12,7 @@ import mlx.core as mx
 import pytest
 from helpers.errors import refusal
 from helpers.interpreter import python
+from helpers.waiting import wait_for
 from mlx_gateloop.app.generation.chat_tokenizer import ChatTokenizer
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.run import public_line
@@ -76,8 +77,7 @@ def test_runs_take_turns(engine, finished, until):
 
 def test_a_long_prompt_can_be_stopped_while_it_is_read(make_engine, until):
     run = ask(make_engine(characters=10**6, input_tokens=10**6), "long " * 20_000)
-    while not run.trace or run.trace.tokens == 0:
-        time.sleep(0.01)
+    wait_for(lambda: run.trace and run.trace.tokens > 0)
     run.cancel()
     until(run)
     assert run.trace.tokens < len(run.pieces) == 100_000
@@ -266,8 +266,7 @@ def test_a_stuck_step_is_given_up_and_others_are_answered(engine, finished, unti
 def test_a_dead_thread_is_replaced(engine, finished, until, monkeypatch, caplog):
     with monkeypatch.context() as patch:
         patch.setattr(engine.recorded, "evict", lambda: 1 / 0)
-        run = ask(engine)
-        until(run)
+        until(run := ask(engine))
     assert run.error == "internal error; see the server's log"
     assert finished(ask(engine)).text  # the watchdog has noticed
     assert "starting another one" in caplog.text

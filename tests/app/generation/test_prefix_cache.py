@@ -60,9 +60,8 @@ def test_conversations_and_models_do_not_see_each_other(chat, engine, make_chat)
 
 def evicted(chat, finished):
     chat.say("hello")
-    other = Sampling(1.0, seed=1)
     for _ in range(chat.engine.limits.runs + 1):
-        finished(chat.engine.submit(MODEL, "x", other, 1))
+        finished(chat.engine.submit(MODEL, "x", Sampling(1.0, seed=1), 1))
     return chat.say("more")
 
 
@@ -83,16 +82,14 @@ def opened(chat, _):
 
 @pytest.mark.parametrize("lose", [evicted, retried_without_view, opened])
 def test_a_lost_trace_is_recorded_again_if_short(make_engine, make_chat, finished, lose, model):
-    chat = make_chat(make_engine(runs=2), "c")
-    run = lose(chat, finished)
+    run = lose(make_chat(make_engine(runs=2), "c"), finished)
     assert not run.earlier
     ids = [piece.id for piece in run.pieces]
     assert run.trace.tokens == len(ids) == run.stats.prompt_tokens + run.stats.tokens
     expected = gl.watch.trace_of(model[0], np.array(ids)).magnitude(0)
     np.testing.assert_allclose(run.trace.magnitude(0), expected, atol=1e-3)
     assert run.text == "".join(p.text for p in run.pieces[-run.stats.tokens :])
-    long = make_chat(make_engine(runs=2, reread_tokens=1), "c")
-    run = lose(long, finished)  # too long
+    run = lose(make_chat(make_engine(runs=2, reread_tokens=1), "c"), finished)  # too long
     assert run.stats.prompt_tokens_read < run.stats.prompt_tokens
     assert view_state(run)["unrecorded"] == len(run.earlier) > 0
     assert "not recorded" in share(run, run.trace, 0)["page"]

@@ -90,8 +90,7 @@ def test_lookup_changes_no_token_and_batches_save_passes(runs, monkeypatch):
     def count(lookup, together):
         """Return the passes that runs of one request take in turns."""
         passes.clear()
-        request = replace(REQUESTS[1], lookup=lookup)
-        started = [runs.start(request) for _ in range(together)]
+        started = [runs.start(replace(REQUESTS[1], lookup=lookup)) for _ in range(together)]
         while any([next(steps, "end") != "end" for _, steps in started]):  # noqa: C419 (all advance)
             pass
         for run, _ in started:

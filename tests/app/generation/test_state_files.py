@@ -104,8 +104,7 @@ def test_what_is_not_a_state_of_the_model_is_refused_in_one_line(folder, make_en
     damaged.write_bytes(damaged.read_bytes()[:-100])
     for path in (damaged, folder / "two.state"):
         for given in (path.name, dropped(path, 1)):
-            run = engine.enqueue("one", Probe(given_file(given, engine.models).tokens_read))
-            until(run)
+            until(run := engine.enqueue("one", Probe(given_file(given, engine.models).tokens_read)))
             assert run.error.startswith(f"{path.stem}.state: ")
             assert "\n" not in run.error
             assert str(folder) not in run.error

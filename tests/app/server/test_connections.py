@@ -3,10 +3,10 @@
 import asyncio
 import socket
 import threading
-import time
 from contextlib import suppress
 
 import pytest
+from helpers.waiting import wait_for
 from mlx_gateloop.app.server import connections
 from starlette.responses import PlainTextResponse
 from uvicorn import Config, Server
@@ -41,7 +41,7 @@ def connect(go_on):
     server = Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
-    until(lambda: server.started)
+    wait_for(lambda: server.started)
     address = server.servers[0].sockets[0].getsockname()
 
     def connect(sent=b""):
@@ -56,11 +56,6 @@ def connect(go_on):
         each.close()
     server.should_exit = True
     thread.join()
-
-
-def until(condition):
-    while not condition():
-        time.sleep(0.01)
 
 
 def received(connection, end=b"\0"):
@@ -83,7 +78,7 @@ def test_connections_that_keep_us_waiting_are_closed_others_kept(connect, go_on,
     assert received(idle) == received(half) == received(again) == b""
     slow = connect(HALF)
     with pytest.raises(OSError):
-        until(lambda: slow.sendall(b"x"))  # a byte does not keep the connection alive
+        wait_for(lambda: slow.sendall(b"x"))  # a byte does not keep the connection alive
     go_on.set()
     assert is_answered(working)
 
@@ -91,8 +86,8 @@ def test_connections_that_keep_us_waiting_are_closed_others_kept(connect, go_on,
 def test_an_answer_that_nobody_reads_is_given_up(connect, monkeypatch):
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
     reader = connect(WHOLE.replace(b"/", b"/large", 1))
-    until(lambda: connect.state.total_requests or connect.state.connections)
-    until(lambda: not connect.state.connections)
+    wait_for(lambda: connect.state.total_requests or connect.state.connections)
+    wait_for(lambda: not connect.state.connections)
     assert len(received(reader)) < LARGE
 
 
@@ -100,7 +95,7 @@ def test_at_the_limit_the_longest_idle_connection_gives_way(connect, go_on, monk
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 1000)
     monkeypatch.setattr(connections, "max_connections", lambda: 4)
     working = connect(SLOW)
-    until(lambda: connect.state.tasks)
+    wait_for(lambda: connect.state.tasks)
     idle = [connect() for _ in range(12)]
     for connection in idle[:9]:
         assert received(connection) == b""
@@ -115,7 +110,7 @@ def test_half_a_request_keeps_nobody_out(connect, monkeypatch):
     monkeypatch.setattr(connections, "max_connections", lambda: 4)
     for count in range(1, 5):
         connect(HALF_A_BODY)
-        until(lambda count=count: len(connect.state.tasks) >= count)
+        wait_for(lambda count=count: len(connect.state.tasks) >= count)
     for _ in range(3):
         assert is_answered(connect(WHOLE))
 

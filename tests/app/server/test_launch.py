@@ -27,7 +27,6 @@ def test_a_busy_port_gives_way_to_the_next_one_unless_it_was_asked_for(monkeypat
 @pytest.mark.parametrize(("name", "opened"), [("firefox", True), ("/usr/bin/lynx", False)])
 def test_no_browser_takes_the_terminal(monkeypatch, name, opened):
     asked = []
-    browser = SimpleNamespace(name=name, open=asked.append)
-    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    monkeypatch.setattr(webbrowser, "get", lambda: SimpleNamespace(name=name, open=asked.append))
     launch._open("http://here/")
     assert bool(asked) == opened

@@ -67,11 +67,10 @@ def test_a_directory_with_an_index_is_read_shard_by_shard(tmp_path):
 
     (tmp_path / "model-1.safetensors").unlink()
     assert "'model-1.safetensors' is missing beside it" in refusal(find, str(tmp_path))
-    index = tmp_path / "model.safetensors.index.json"
     shards = ("../up.safetensors", f"{'9' * 5000}.safetensors", "\0.safetensors")
     named = [json.dumps({"weight_map": {"a": shard}}) for shard in shards]
     for broken in ("[]", "{}", "nonsense", *named):
-        index.write_text(broken)
+        (tmp_path / "model.safetensors.index.json").write_text(broken)
         assert "model.safetensors.index.json: " in refusal(find, str(tmp_path))
 
 
@@ -83,8 +82,7 @@ def raw_pickle(value, path):
 def test_a_pickle_that_would_run_code_does_not(tmp_path, write):
     marker, path = tmp_path / "it ran", tmp_path / "w.pt"
     touch = Hostile(os.system, f"touch '{marker}'")
-    evaluated = Hostile(eval, f"open({str(marker)!r}, 'w')")
-    for value in (touch, [argparse.Namespace(c=evaluated)]):
+    for value in (touch, [argparse.Namespace(c=Hostile(eval, f"open({str(marker)!r}, 'w')"))]):
         write({"a": torch.ones(1), "b": value}, path)
         message = refusal(find, str(path))
         assert "unsafe pickle" in message

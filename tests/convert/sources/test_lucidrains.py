@@ -63,6 +63,5 @@ def test_full_attention_is_refused_by_name():
 
 
 def test_a_feed_forward_that_the_package_cannot_have_is_named():
-    args = ModelArgs(hidden_size=8, intermediate_size=20)
-    message = refusal(LUCIDRAINS.reference, args, None)
+    message = refusal(LUCIDRAINS.reference, ModelArgs(hidden_size=8, intermediate_size=20), None)
     assert "feed-forward of a multiple of dim 8, got 20" in message

@@ -124,7 +124,6 @@ def test_a_mask_made_of_the_inputs_has_no_gradient():
 
 def test_a_real_transition_that_overflows_leaves_the_imaginary_plane_alone():
     x, h0 = mx.ones((1, 60, 1)), mx.ones((1, 2, 1))
-
     slope = mx.grad(lambda h0: gl.gate_loop(x, x, x, 1e3 * x, h0, backend="cpu")[0].sum())(h0)
     assert slope[0, 1, 0].item() == 0
 
