@@ -14,7 +14,7 @@ from mlx_gateloop.experiments.presets import PRESETS
 PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
 TEXTS = [RECORDS / f"text-python-{n}" for n in ("48", "convolution-phases", "convolution")]
-LATER = "real s5 softmax s4d lru hgrn2 gla mamba2"
+LATER = "real s5 softmax s4d lru hgrn2 gla mamba2 convolution"
 SMALL = [RECORDS / f"memory-horizon-small-{n}" for n in LATER.split()]
 WIKI = "tuned-real mamba2 gla softmax s5 s4d lru hgrn2"
 WIKI += " convolution convolution-fixed convolution-real convolution-hgrn2 convolution-gla"
