@@ -87,6 +87,7 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
     ("model: {hiden_size: 3}", "model.hiden_size .did you mean hidden_size.*preset"),
     ("model: {preset: 125M}", "preset '125M' .did you mean 125m"),
     ("model: {dropout: 0.1}\ncheckpoint_blocks: true", "checkpoint_blocks needs model.dropout"),
+    ("model: {model_type: gla}\ncarry_state: true", "carry_state needs model_type gateloop"),
     ("model: {dropout: 0.1}\nsequence_chunk: 8", "sequence_chunk needs model_type"),
     ("data: {packed: false}\ncarry_state: true", "carry_state needs data.packed: true"),
     ("sequence_chunk: 8\ncheckpoint_blocks: true", "checkpoint_blocks: no use beside"),

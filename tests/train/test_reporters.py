@@ -59,6 +59,13 @@ def test_a_page_is_drawn_as_often_as_it_refreshes_and_at_the_end(text_file, tmp_
         drawn.reset_mock()
 
 
+def test_a_sample_does_not_control_the_terminal(text_file, tmp_path, monkeypatch, capsys):
+    seen = {"sample": "a\x1b]0;title\x07"}
+    monkeypatch.setattr("mlx_gateloop.train.text.TextSource.glimpse", lambda *_: seen)
+    train(tiny_run(steps=1), str(text_file), tmp_path / "out")
+    assert r"a\x1b]0;title\x07" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "message"), [("mail", "unknown; give wandb or"), ("wandb", "not installed; pip")]
 )
