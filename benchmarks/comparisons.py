@@ -31,7 +31,7 @@ from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.io.tables import markdown_table
 
 # What the parts of an experiment have in common.
-SHARED = ("name", "preset", "task", "seeds", "draws", "equal_parameters", "data")
+SHARED = ("name", "preset", "task", "seeds", "draws", "equal_parameters", "data", "tokens_per_step")
 
 
 def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
         _add_to_names(part, sorted(own - set.intersection(*options)))
     for folder, part in zip(folders[1:], others, strict=True):
         for key in SHARED:
-            if part["experiment"].get(key) != whole["experiment"].get(key):
+            if (part["experiment"] | part).get(key) != (whole["experiment"] | whole).get(key):
                 raise InputError(f"{folder}: differs from {folders[0]} in {key}; leave it out")
         if both := sorted(part["models"].keys() & whole["models"].keys()):
             raise InputError(f"{folder}: has {both[0]}, as a folder before it; leave one out")
@@ -70,10 +70,6 @@ def _name(model: str) -> str:
     return model.split(", ")[0]
 
 
-def _title(model: str) -> str:
-    return model.replace(_name(model), title(_name(model)), 1)
-
-
 def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = REFERENCE) -> str:
     """Compare the models of an experiment in a Markdown table, the best one first.
 
@@ -88,7 +84,7 @@ def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = R
     header += [] if beyond is None else [f"beyond {beyond} inputs"]
     rows = [
         [
-            _title(model),
+            title(model),
             size_text(tree["models"][model]["state_size"]),
             mean_and_spread([*measure.by_seed(results).values()]),
             *([] if beyond is None else [f"{_beyond(results, beyond):.3f}"]),
@@ -96,7 +92,7 @@ def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = R
         ]
         for model, results in sorted(runs.items(), key=lambda pair: means[pair[0]])
     ]
-    return markdown_table([*header, f"{_title(reference)} is ahead by (95%)"], rows)
+    return markdown_table([*header, f"{title(reference)} is ahead by (95%)"], rows)
 
 
 def _beyond(results: Sequence[Mapping[str, Any]], span: int) -> float:

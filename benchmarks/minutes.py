@@ -22,6 +22,7 @@ from typing import Any
 from embedded_models.arguments import errors_in_one_line
 
 from mlx_gateloop.commands.parser import Parser
+from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.train import TrainConfig, train
@@ -103,7 +104,7 @@ def bits_per_byte(record: dict[str, Any], text: Path) -> float:
     config = replace(config, steps=steps, eval_every=max(1, steps // 8), checkpoint_every=steps)
     with TemporaryDirectory() as folder:
         out = train(config, str(text), Path(folder) / "model").out
-        lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+        lines = read_json_lines(out / "log.jsonl")
     return round(float(min(x.get("bits_per_byte", math.inf) for x in lines)), 4)
 
 
@@ -135,7 +136,7 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def compare(file: Path, texts: list[Path], times: list[float]) -> list[dict[str, Any]]:
     """Make the runs that the file of records lacks, and add them to it; return all records."""
-    records = [json.loads(line) for line in file.open()] if file.exists() else []
+    records = read_json_lines(file) if file.exists() else []
     for minutes, text in itertools.product(times, texts):
         mine = [x for x in records if (x["text"], x["minutes"]) == (text.stem, minutes)]
         if not mine:

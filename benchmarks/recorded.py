@@ -25,7 +25,8 @@ def main() -> None:
     made = facts(shlex.join(given.command))  # before the checkout moves on
     program = sys.executable if given.command[0] == "python" else given.command[0]
     try:
-        done = subprocess.run([program, *given.command[1:]], stdout=subprocess.PIPE, text=True)
+        command = [program, *given.command[1:]]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, errors="replace")
     except OSError as error:
         parser.error(f"{program}: {error.strerror}")
     if done.returncode:

@@ -1,7 +1,7 @@
 """The report of an experiment: results.json, the pictures, and results.md."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def _collect(
         "experiment": asdict(experiment),
         "environment": facts(command),
         "oracles": mean_scores([tasks[seed % len(tasks)] for seed in seeds]),
-        "tokens_per_step": tokens_per_step(experiment.config(tasks[0], REFERENCE, 0)),
+        "tokens_per_step": tokens_per_step(experiment.config(tasks[0], experiment.models[0], 0)),
         "curves": {m: [curve(log, measure) for log in own] for m, own in logs.items()},
         "models": {model: {"state_size": _state_size(args)} for model, args in shapes.items()},
         "trials": {model: read_trials(experiment, out, model) for model in experiment.models},
@@ -104,7 +104,7 @@ def _draw(out: Path, tree: Mapping[str, Any], tasks: Sequence[Task]) -> None:
 def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
     """Draw accuracies and curves from the tree of results.json; return the pictures' names."""
     runs, measure = counted(by_model(tree["runs"])), measure_of(tree["experiment"]["name"])
-    lines = {model: line(model) for model in runs}
+    lines = lines_of(runs)
     counts = {lines[model]: pairs for model, pairs in counts_by_span(runs).items()}
     figures.accuracy_over_span(counts, measure.span, out / "accuracy-over-span.png")
     accuracies = {lines[model]: [r["accuracy"] for r in runs[model]] for model in runs}
@@ -124,9 +124,9 @@ def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
     return drawn
 
 
-def line(model: str) -> Line:
-    """The line of a model, the same in all pictures."""
-    return Line(title(model), (*VARIANTS, model).index(model))
+def lines_of(models: Iterable[str]) -> dict[str, Line]:
+    """The line of each model, for those of `VARIANTS` the same in all pictures."""
+    return {m: Line(title(m), n) for n, m in enumerate(dict.fromkeys((*VARIANTS, *models)))}
 
 
 def report_text(tree: Mapping[str, Any], folder: Path) -> str:

@@ -57,8 +57,8 @@ def run_experiment(
         sweep(out)
         whole.save(out / "experiment.json")
         if resume:
-            _restore(out, trials(experiment, out), tasks)
-            _restore(out, _runs(experiment, out, tuned=True), tasks)
+            _restore(out, trials(whole, out), tasks)
+            _restore(out, _runs(whole, out, tuned=True), tasks)
         try:
             tried, logs = trials(experiment, out), out / "logs"
             if _train(tried, tasks[0], logs / "trials", jobs):

@@ -58,6 +58,8 @@ TITLES = {
 
 
 def title(model: str) -> str:
-    """The name of a model in tables for readers."""
-    base = model.removesuffix("_as_published")
-    return TITLES.get(base, base) + (", as published" if base != model else "")
+    """The name of a model in tables for readers; options of its training may follow a comma."""
+    name, comma, options = model.partition(",")
+    base = name.removesuffix("_as_published")
+    published = ", as published" if base != name else ""
+    return TITLES.get(base, base) + published + comma + options

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = 10  # in matplotlib's cycle; lines after them are dashed
+COLOURS = 10  # in matplotlib's cycle; each set of dashes is for as many lines
+DASHES = ("-", "--", "-.", ":")
 LEGEND_COLUMNS = 3
 DOTS_PER_INCH = 120
 
@@ -32,7 +33,8 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def line_style(number: int) -> dict[str, Any]:
     """Colour and dashes of the line with this number in a plot."""
-    return {"color": f"C{number % COLOURS}", "linestyle": "-" if number < COLOURS else "--"}
+    dashes = DASHES[number // COLOURS % len(DASHES)]
+    return {"color": f"C{number % COLOURS}", "linestyle": dashes}
 
 
 def add_grid(axes: "Axes", axis: Literal["both", "x", "y"] = "both") -> None:

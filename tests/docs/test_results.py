@@ -83,10 +83,11 @@ def folders(tmp_path):
     experiment = asdict(PRESETS["recall"]["small"])
     experiment["train"]["optimizer.betas"] = [0.9, 0.99]
 
-    def write(name, models, finished=True, **changes):
+    def write(name, models, finished=True, tokens=4096, **changes):
         (tmp_path / name).mkdir()
         tree = {
             "environment": {"date": "today"},
+            "tokens_per_step": tokens,
             "oracles": {"the commonest answer": 0.25},
             "experiment": experiment | changes,
             "models": {model: {"state_size": sizes[model]} for model in models},
@@ -98,6 +99,7 @@ def folders(tmp_path):
     write("first", ["retnet", "data_controlled"])
     write("second", ["softmax"])
     write("other", sizes, draws=3)
+    write("large", ["retnet"], tokens=8192)
     write("slow", ["retnet"], train={**experiment["train"], "optimizer.phase_share": 0.1})
     write("unfinished", sizes, finished=False)
     return tmp_path
@@ -128,6 +130,7 @@ def test_figures_and_order(compare, folders, monkeypatch, parts):
     ("whole --reference s5", 'or several; have "retnet", "softmax", "data_controlled"; see'),
     ("whole --models retnet,s5", "--models: no s5 there; choose retnet, data_controlled"),
     ("second other", "other: differs from second in draws; leave it"), ("unfinished", "error: "),
+    ("second large", "large: differs from second in tokens_per_step"),
     ("second whole", "whole: has softmax, as a folder before it; leave one"),
 ])  # fmt: skip
 def test_the_command(compare, folders, monkeypatch, options, words):

@@ -25,8 +25,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path, kind, record):
 
 
 @pytest.mark.parametrize(("kind", "record"), [
-    (RunRecord, {"finished": True}),
-    (RunRecord, run_record("fixed", 3, loss=float("nan"))),
+    (RunRecord, {"finished": True}), (RunRecord, run_record("fixed", 3, loss=float("nan"))),
     (RunRecord, run_record("fixed", 3, right_by_span=[4, 0, 1])),
     (RunRecord, run_record("fixed", 3, right_by_span=[5, 0, 1, 0])),
     (RunRecord, run_record("fixed", 3, asked_by_span=[10**30] * 4)),

@@ -4,6 +4,7 @@ from helpers.records import run_record
 from mlx_gateloop.experiments import report, results
 from mlx_gateloop.experiments.measure import ACCURACY
 from mlx_gateloop.experiments.variants import VARIANTS
+from mlx_gateloop.plots.style import line_style
 
 
 def result(model, seed, accuracy, **others):
@@ -49,8 +50,9 @@ def tree_of(name, models, curves, **others):
 
 
 def test_every_model_has_a_line_of_its_own():
-    lines = [report.line(model) for model in (*VARIANTS, "of another version")]
-    assert len({each.name for each in lines}) == len({each.number for each in lines}) == len(lines)
+    lines = report.lines_of(others := ("fixed, steps 9", "fixed, steps 8")).values()
+    styles = {tuple(line_style(each.number).values()) for each in lines}
+    assert len(styles) == len({each.name for each in lines}) == len({*VARIANTS, *others})
 
 
 def test_the_order_of_the_models_is_always_the_same(tmp_path, plotted):

@@ -73,6 +73,9 @@ def test_models_of_the_family_are_trained_beside_ours(tmp_path):
     assert others == pytest.approx([ours] * 2, rel=0.02)
     gated = plan.changed_by({"model.output_gate": True})
     assert "gla has no model.output_gate" in refusal(gated.config, plan.make_task(), "gla", 0)
+    alone = tiny("recall", "small", seeds=1, models=["gla"], model__expand_k=1)
+    run_experiment(alone, tmp_path / "alone")
+    assert names(tmp_path / "alone") == FILES
 
 
 @pytest.mark.usefixtures("without_pictures")

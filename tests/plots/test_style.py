@@ -1,10 +1,11 @@
 import pytest
 
-from mlx_gateloop.plots.style import COLOURS, add_ranked_legend, line_style, new_figure
+from mlx_gateloop.plots.style import COLOURS, DASHES, add_ranked_legend, line_style, new_figure
 
 
 def test_lines_differ_beyond_the_colours():
-    assert len({tuple(line_style(number).items()) for number in range(2 * COLOURS)}) == 2 * COLOURS
+    count = len(DASHES) * COLOURS
+    assert len({tuple(line_style(number).items()) for number in range(count)}) == count
 
 
 @pytest.mark.parametrize(("height", "names"), [((), "bca"), ((max,), "cab")])
