@@ -122,8 +122,7 @@ STEPS = " --set optimizer.warmup_steps=1 --set steps=2 --set eval_every=2 --set 
 WIDTHS = " --set model.hidden_size=64 --set model.intermediate_size=64 --set data.length=16"
 ADDED = {
     "train --config": f"{STEPS}{WIDTHS} --set tokenizer.vocab_size=300",
-    "--minutes 5": " --minutes 1",
-    "experiment ": f"{STEPS} --set log_every=1 --seeds 1",
+    "--minutes 5": " --minutes 1", "experiment ": f"{STEPS} --set log_every=1 --seeds 1",
     "--models data_controlled": " --models data_controlled", "--tune 12": " --tune 1",
     "mlx-lm lora ": " --iters 2", "gateloop tune ": " --steps 2 --length 16",
     "generate ": " --max-tokens 4", "mlx-lm server ": " --port {port}",

@@ -11,12 +11,9 @@ from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer, stop_token_ids
 
 SIZES = {"vocab_size": 17, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
 VARIANTS = {
-    "paper": {},
-    "fixed": {"transition": "fixed"},
-    "polar_abs": {"gate": "polar_abs"},
-    "real": {"gate": "real", "bias": False},
-    "heads": {"num_heads": 2},
-    "real heads": {"num_heads": 2, "gate": "real", "input_scale": True},
+    "paper": {}, "fixed": {"transition": "fixed"},
+    "polar_abs": {"gate": "polar_abs"}, "real": {"gate": "real", "bias": False},
+    "heads": {"num_heads": 2}, "real heads": {"num_heads": 2, "gate": "real", "input_scale": True},
     "scaled": {"input_scale": True, "longest_half_life": 9.0},
     "output gate": {"output_gate": True, "tie_word_embeddings": True},
     "lucidrains": {
@@ -30,14 +27,11 @@ VARIANTS = {
         "value_activation": "tanh", "state_activation": "tanh", "activation": "gelu_tanh",
         "final_norm": False, "num_outputs": SIZES["vocab_size"],
     },
-    "convolution": {"conv_size": 4},
-    "no key": {"gate": "real", "input_gate": "none"},
+    "convolution": {"conv_size": 4}, "no key": {"gate": "real", "input_gate": "none"},
     "linear attention": {"transition": "linear_attention", "num_heads": 2},
     "retnet": {"transition": "retnet", "num_heads": 2, "sub_norm": "head", "output_gate": True},
-    "lru": {"transition": "lru"},
-    "s4d lin": {"transition": "s4d_lin"},
-    "s4d inv": {"transition": "s4d_inv", "num_heads": 2},
-    "s5": {"transition": "s5", "input_gate": "none"},
+    "lru": {"transition": "lru"}, "s5": {"transition": "s5", "input_gate": "none"},
+    "s4d lin": {"transition": "s4d_lin"}, "s4d inv": {"transition": "s4d_inv", "num_heads": 2},
     "lru as published": {"transition": "lru", "query": "constant", "input_gate": "none"},
 }  # fmt: skip
 GROWING = {

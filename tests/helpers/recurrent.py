@@ -48,9 +48,8 @@ SIZES: dict[str, Any] = {
     # Falcon, Granite, Nemotron and PLaMo
     "mlp_multipliers": [1.0, 1.0], "ssm_multipliers": [1.0, 0.9, 0.8, 0.7, 0.6],
     "embedding_multiplier": 1.0, "attention_multiplier": 0.3, "logits_scaling": 1.0,
-    "residual_multiplier": 1.0, "shared_intermediate_size": 16,
-    "hybrid_override_pattern": ["M", "*", "-", "M"],
-    "hidden_size_per_head": 8, "full_attention_idx": [],
+    "residual_multiplier": 1.0, "shared_intermediate_size": 16, "full_attention_idx": [],
+    "hybrid_override_pattern": ["M", "*", "-", "M"], "hidden_size_per_head": 8,
     # RecurrentGemma, RWKV, Bailing and GLA
     "conv1d_width": 4, "logits_soft_cap": 30.0, "attention_window_size": 32,
     "block_types": ["recurrent", "recurrent", "attention"],

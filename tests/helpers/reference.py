@@ -58,8 +58,7 @@ def random_case(
 
     h0 = normal()
     return Case(
-        q=values(batch, length, H, K), k=values(batch, length, H, K),
-        v=values(batch, length, H, V),
+        q=values(batch, length, H, K), k=values(batch, length, H, K), v=values(batch, length, H, V),
         a=a if is_complex else a.astype(np.float32).astype(np.float64), h0=h0,
         mask=rng.uniform(size=(batch, length)) >= masked, dy=values(batch, length, H, V),
         dh=normal(), reverse=reverse,

@@ -18,8 +18,7 @@ LAST = "checkpoints/last.safetensors"  # of a run
 TEXT = "".join(pydoc_data.topics.topics.values())
 TINY = {
     "model": {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "dropout": 0.1},
-    "tokenizer.kind": "bytes",
-    "data.length": 32, "data.batch_size": 4,
+    "tokenizer.kind": "bytes", "data.length": 32, "data.batch_size": 4,
     "optimizer.learning_rate": 1e-2, "optimizer.weight_decay": 0.05,
     "steps": 12, "log_every": 2, "eval_every": 6, "checkpoint_every": 3,
 }  # fmt: skip
@@ -27,9 +26,8 @@ TINY = {
 # An experiment of seconds: keys of `Experiment.changed_by`.
 TINY_EXPERIMENT = {
     "task.length": 12, "task.samples": 16, "task.held_out": 8,
-    "model.hidden_size": 8, "model.num_hidden_layers": 2, "data.batch_size": 8,
-    "optimizer.warmup_steps": 2,
-    "steps": 6, "checkpoint_every": 2, "eval_every": 3, "log_every": 1,
+    "model.hidden_size": 8, "model.num_hidden_layers": 2, "data.batch_size": 8, "log_every": 1,
+    "optimizer.warmup_steps": 2, "steps": 6, "checkpoint_every": 2, "eval_every": 3,
 }  # fmt: skip
 
 

@@ -154,8 +154,7 @@ def test_a_cpu_reads_short_weights_as_they_are(tokenizer, tmp_path, caplog, chan
 
 
 @pytest.mark.parametrize(("change", "kind"), [
-    (lambda model: nn.quantize(model, group_size=32, mode="mxfp4"), "4-bit"),
-    (mix, "4- and 8-bit"),
+    (lambda model: nn.quantize(model, group_size=32, mode="mxfp4"), "4-bit"), (mix, "4- and 8-bit"),
     (lambda model: model.set_dtype(mx.bfloat16), "bfloat16"),
 ])  # fmt: skip
 def test_other_weights_become_float32(tokenizer, tmp_path, caplog, monkeypatch, change, kind):

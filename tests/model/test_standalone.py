@@ -14,8 +14,7 @@ from mlx_gateloop.model import standalone
 from mlx_gateloop.model.lm import ModelArgs, is_state_transition
 
 OPTIONS = {
-    "paper": {},
-    "fixed": {"transition": "fixed", "tie_word_embeddings": True, "input_scale": True},
+    "paper": {}, "fixed": {"transition": "fixed", "tie_word_embeddings": True, "input_scale": True},
     "polar_abs": {"gate": "polar_abs", "norm": "rms", "norm_position": "post"},
     "real": {"gate": "real", "bias": False, "head_bias": True},
     "heads": {"num_heads": 2, "output_gate": True, "final_norm": False, "input_scale": True},

@@ -29,8 +29,9 @@ TUNE |= {"eval_every": 3, "optimizer__learning_rate": 3e-3}
 
 
 @pytest.mark.parametrize(("name", "rank"), [
-    ("gateloop", 2), ("gateloop", None), ("gla", 2), ("mamba2", None), ("recurrent_gemma", 2),
-    ("mamba", 2), ("falcon_mamba", None),
+    ("gateloop", 2), ("gateloop", None), ("gla", 2), ("mamba2", None),
+    *(pytest.param(name, rank, marks=pytest.mark.slow)
+      for name, rank in [("recurrent_gemma", 2), ("mamba", 2), ("falcon_mamba", None)]),
 ])  # fmt: skip
 def test_tuning_is_resumed_bit_for_bit(name, rank, tmp_path, without_pictures):
     start, straight, out = (tmp_path / name for name in ("start", "straight", "out"))

@@ -25,8 +25,7 @@ KINDS = {
         "qwen3_next", "qwen3_5", "olmo_hybrid", "kimi_linear", "kimi_k3", "bailing_moe_v3",
     ),
     "state space": ("mamba2", "falcon_h1", "granitemoehybrid", "nemotron_h", "plamo2"),
-    "gated channels": ("recurrent_gemma",),
-    "rwkv": ("rwkv7",),
+    "gated channels": ("recurrent_gemma",), "rwkv": ("rwkv7",),
     "selective scan": ("mamba", "falcon_mamba", "jamba"),
     "constant slopes": ("bailing_moe_linear", "bailing_hybrid"),
     "gate loop": ("gla", "hgrn2", "hgrn"),
@@ -86,8 +85,7 @@ def left_padded(model, tokens):
 
 
 @pytest.mark.parametrize("made", [
-    partial(recurrent_model, "mamba2"),
-    partial(recurrent_model, "qwen3_5"),
+    partial(recurrent_model, "mamba2"), partial(recurrent_model, "qwen3_5"),
     partial(tiny_model, vocab_size=50),
     partial(tiny_model, vocab_size=50, transition_per="head", num_heads=2),
     partial(tiny_model, vocab_size=50, gate="real", transition="fixed"),

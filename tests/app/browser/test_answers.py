@@ -2,10 +2,12 @@
 
 import json
 
+import pytest
 from mlx_gateloop.app.page import scripts
 
 from .test_words import WORDS, click_word, forget, painted, status, until
 
+pytestmark = pytest.mark.slow
 STOP = "#stop-text :is(textarea, input)"
 COPIED = "() => navigator.clipboard.readText()"
 MARKDOWN = """say `x < 1`, **bold**

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_new_conversation_and_trash_lose_nothing(page):
     page.set_tokens(8)
@@ -38,7 +40,6 @@ def test_a_new_conversation_and_trash_lose_nothing(page):
     page.tab.locator("body:has(#list-button:focus):has(#conversations:not(.open))").wait_for()
 
 
-@pytest.mark.slow
 def test_an_export_is_downloaded_and_what_cannot_be_imported_is_said_in_the_list(page):
     page.set_tokens(8)
     page.answer("to be exported")

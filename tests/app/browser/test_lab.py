@@ -2,6 +2,7 @@
 
 import pytest
 
+pytestmark = pytest.mark.slow
 LAB = "document.querySelector('#lab .lab').lab"
 START = "002405334024102014344412314043132441213344444002"
 STRENGTHS = """model => [...document.querySelectorAll('#lab td.held')]

@@ -1,5 +1,8 @@
 """A hybrid of another type and attention alone, in the page."""
 
+import pytest
+
+pytestmark = pytest.mark.slow
 OPTIONS = """() => [...document.querySelectorAll('#chat-view .layer option')].map(
   option => [option.value, option.textContent, option.disabled])"""
 KEEPS = "not watched: attention keeps tokens unchanged"

@@ -1,8 +1,10 @@
 """Tabs, users and looks, in the real app."""
 
+import pytest
 from helpers.browser import has, view
 from mlx_gateloop.app.page.examples import TEXT_EXAMPLES
 
+pytestmark = pytest.mark.slow
 DARK = (
     "Math.max(...getComputedStyle(document.querySelector('gradio-app'))"
     ".backgroundColor.match(/\\d+/g)) < 64"

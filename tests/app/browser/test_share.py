@@ -3,10 +3,12 @@
 import json
 import re
 
+import pytest
 from helpers.browser import QUESTIONS, new_context
 
 from .test_words import click_word, forget, settled
 
+pytestmark = pytest.mark.slow
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e &amp; ${alert(2)} {{value}} <|im_end|> hi"
 
 

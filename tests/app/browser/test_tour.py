@@ -8,6 +8,7 @@ from helpers.browser import ROOT, Page, new_context
 from helpers.scripts import load_script
 from mlx_gateloop.app.page import scripts
 
+pytestmark = pytest.mark.slow
 RECORDED = json.loads((ROOT / "app/page/static/tour.json").read_text("utf-8"))
 STEPS = 4
 OPEN = "document.querySelector('dialog.tour')?.open"
@@ -32,7 +33,6 @@ STARTED = """async ([module, getItem]) => {
 }"""
 
 
-@pytest.mark.slow
 def test_four_clicks_from_the_tour_to_a_word_that_is_forgotten_and_proven(browser, server):
     context = new_context(browser, returning=False)
     script = load_script("docs/first_minute.py")

@@ -10,6 +10,7 @@ from PIL import Image
 
 from browser.conftest import Visitor
 
+pytestmark = pytest.mark.slow
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 SHOWN = "heatmaps.shown"
 # Edges may be smoothed a little differently: a path's length decides how Chromium does it.
@@ -153,9 +154,7 @@ def at(page, x):
     return shown["first"] + x / shown["width"]
 
 
-@pytest.mark.parametrize(
-    ("zoom", "scroll", "tokens"), [(0, 0, 25), pytest.param(3, 203, 200, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("zoom", "scroll", "tokens"), [(0, 0, 25), (3, 203, 200)])
 def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, tokens):
     page.set_tokens(1024)
     page.choose("slow")  # more channels than pixels
@@ -218,7 +217,6 @@ def test_a_phone_shows_everything_in_one_column(phone):
     phone.go_to("Chat", "chat")
 
 
-@pytest.mark.slow
 def test_two_fingers_zoom_about_the_point_between_them(phone):
     canvas = part(phone, "layers")
     phone.tab.evaluate(ZOOM, ["chat", 0])

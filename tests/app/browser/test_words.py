@@ -83,6 +83,7 @@ def test_words_fade_while_they_stream(page):
     assert painted(page, "forgotten") == {}
 
 
+@pytest.mark.slow
 def test_what_was_not_recorded_is_dotted(page):
     live = page.tab.locator("#live input")
     page.settings()
@@ -108,6 +109,7 @@ def test_a_message_that_is_too_long_says_so_after_a_click_too(page):
     assert "too long" in status(page)
 
 
+@pytest.mark.slow
 def test_a_word_is_chosen_by_a_click_a_selection_and_keys(page):
     page.ask("One two. Three four")
     settled(page)
@@ -184,6 +186,7 @@ def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(pag
     assert (page.messages(), page.messages("bot")) == (["What does `str.split` do?"], before)
 
 
+@pytest.mark.slow
 def test_a_box_of_the_heatmap_is_wiped_and_the_answer_written_again(page, demo):
     click_word(page, 0, "split")
     result = page.tab.locator("#words-result")

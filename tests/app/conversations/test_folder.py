@@ -81,8 +81,7 @@ def test_rename_delete_and_restore_lose_nothing(saved, folder, monkeypatch):
 
 @pytest.mark.parametrize(("text", "name"), [
     ("What does `str.split` do?", "What does str.split do"), ("  ../../etc/passwd", "etc passwd"),
-    ("…", "Conversation"),
-    ("हिन्दी में, cafe\u0301!", "हिन्दी में cafe\u0301"),  # marks on letters
+    ("…", "Conversation"), ("हिन्दी में, cafe\u0301!", "हिन्दी में cafe\u0301"),  # marks on letters
     ("word " * 40, ("word " * 10)[:48].strip()),
 ])  # fmt: skip
 def test_a_title_comes_from_the_first_message(text, name):

@@ -50,8 +50,7 @@ def client():
     *[(b"{}", JSON | {"content-length": n}, 411) for n in ("-1", "1e3", "٣".encode())],
     (b"{}", JSON | {"content-length": "9" * 5000}, 413),
     *[(b"{}", {"content-type": kind}, 415) for kind in ("text/plain", "multipart/form-data")],
-    (b"{}", {}, 415),
-    *[(body, JSON, 400) for body in (b"{", '{"a": "∀"}'.encode("utf-16-le"))],
+    (b"{}", {}, 415), *[(body, JSON, 400) for body in (b"{", '{"a": "∀"}'.encode("utf-16-le"))],
     (b"{}", {"content-type": "Application/JSON; charset=utf-8"}, 200),
     (json.dumps({"data": [1, ["a", FILE]]}), JSON, 403),
     (json.dumps({"data": ['"gradio.FileData']}), JSON, 200),
@@ -59,8 +58,7 @@ def client():
     (json.dumps({"data": ["gradio says", "," * 16_000, *range(20)]}), JSON, 200),
     (json.dumps({"data": [[]] * middleware.MAX_VALUES}), JSON, 413),
     (json.dumps([{"role": "user", "content": [{"type": "text", "text": "a"}]}] * 400), JSON, 200),
-    ("[" * 900, JSON, 400),
-    ('"' + '\\",' * 60_000 + "\\", JSON, 400),  # a text without an end
+    ("[" * 900, JSON, 400), ('"' + '\\",' * 60_000 + "\\", JSON, 400),  # a text without an end
 ])  # fmt: skip
 def test_a_body_is_small_json_without_files(client, content, headers, status):
     answer = client.post(CALL, content=content, headers=headers)

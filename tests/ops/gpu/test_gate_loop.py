@@ -74,8 +74,7 @@ def test_the_sizes_have_the_tiles_that_they_should():
 @pytest.mark.parametrize("platform", [*PLATFORMS, CUDA_TEXT])
 @pytest.mark.parametrize(("length", "heads", "options"), [
     (3001, (5, 1, 1), {"masked": 0.3, "reverse": True}), (3001, (5, 1, 1), {"is_complex": False}),
-    (770, (1, 3, 2), {"masked": 0.3, "reverse": True}),
-    slow(770, (1, 3, 2), {}),
+    (770, (1, 3, 2), {"masked": 0.3, "reverse": True}), slow(770, (1, 3, 2), {}),
 ])  # fmt: skip
 def test_a_long_sequence_in_parts(platform, length, heads, options):
     case = random_case(7, length, batch=1, heads=heads, **options)

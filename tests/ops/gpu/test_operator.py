@@ -144,8 +144,7 @@ def test_parts_go_with_the_segments_of_their_pass():
 
 
 @pytest.mark.parametrize(("heads", "options"), [
-    ((3, 1, 1), {}),
-    ((3, 1, 1), {"is_complex": False, "masked": 0.3, "reverse": True}),
+    ((3, 1, 1), {}), ((3, 1, 1), {"is_complex": False, "masked": 0.3, "reverse": True}),
     ((2, 5, 3), {"masked": 0.3, "reverse": True}), ((2, 5, 3), {"is_complex": False}),
 ])  # fmt: skip
 def test_without_its_kernel_the_gradient_is_that_of_plain_operations(heads, options):

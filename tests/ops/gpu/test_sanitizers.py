@@ -69,8 +69,7 @@ def run(program):
 
 # Their text is the same but for a few lines.
 @pytest.mark.parametrize(("platform", "variants", "shapes"), [
-    ("metal", 1, SHAPES[-1:]),
-    pytest.param("metal", 9, SHAPES, marks=pytest.mark.slow),
+    ("metal", 1, SHAPES[-1:]), pytest.param("metal", 9, SHAPES, marks=pytest.mark.slow),
     pytest.param("cuda", 9, SHAPES, marks=pytest.mark.slow),
     ("metal", 1, [(2, 35, 2, 9, 20)]),  # with heads
     pytest.param("metal", 1, [(1, 770, 1, 3, 2)], marks=pytest.mark.slow),
