@@ -22,11 +22,11 @@ NEEDS_PACKAGE = (
 
 def model_file(args: Any) -> str:
     """Return the standalone model, or code that raises an error if it lacks one of the options."""
-    if not isinstance(args, ModelArgs):
+    if args.model_type != ModelArgs.model_type:
         return _family_file(args.model_type)
-    defaults = ModelArgs()
-    missing = [n for n in PACKAGE_ONLY if getattr(args, n) != getattr(defaults, n)]
-    if missing or args.transition not in GATED:
+    defaults = [(name, getattr(ModelArgs(), name)) for name in PACKAGE_ONLY]  # standalone has none
+    changed = [name for name, default in defaults if getattr(args, name, default) != default]
+    if changed or args.transition not in GATED:
         return NEEDS_PACKAGE
     return (files("mlx_gateloop.model") / "standalone.py").read_text(encoding="utf-8")
 

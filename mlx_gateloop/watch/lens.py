@@ -7,7 +7,7 @@ import numpy as np
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.layers import evaluating
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.watch.checks import Tokens, check_indices, checked_tokens
+from mlx_gateloop.watch.checks import Tokens, check_indices, checked_tokens, num_outputs
 
 
 def lens(model: nn.Module, tokens: Tokens, top: int | None = None, *, since: int = 0) -> np.ndarray:
@@ -40,6 +40,7 @@ def lens(model: nn.Module, tokens: Tokens, top: int | None = None, *, since: int
     head = embedding.as_linear if model.args.tie_word_embeddings else model.lm_head
     ids = checked_tokens(model, tokens)
     check_indices("since", [since], len(ids))
+    check_indices("top", None if top is None else [top], num_outputs(model) + 1)
     x = embedding(mx.array(ids[None]))
     found = []
     with evaluating(model):

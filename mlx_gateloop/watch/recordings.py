@@ -30,8 +30,8 @@ def recording(
     """Record the decays of every recurrent layer while a model generates.
 
     Inside the block, use the model with one sequence in any way: mlx-lm's generate, stream_generate
-    and servers, or direct calls. The results of the model stay the same, bit for bit. The end of
-    the block restores the model.
+    and servers, or direct calls. Tokens that a draft model or `lookup` takes back stay recorded.
+    The model's results are the same, bit for bit. The end of the block restores the model.
 
     Args:
         model: A model that `mlx_lm.load` or `gl.load` returned.

@@ -9,20 +9,19 @@ from helpers.family import close
 from helpers.models import check_padding, padded, tiny_model, tokens
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.io.model_file import PACKAGE_ONLY
+from mlx_gateloop.io.model_file import PACKAGE_ONLY, model_file
 from mlx_gateloop.model import standalone
 from mlx_gateloop.model.lm import ModelArgs, is_state_transition
 
 OPTIONS = {
     "paper": {}, "fixed": {"transition": "fixed", "tie_word_embeddings": True, "input_scale": True},
     "polar_abs": {"gate": "polar_abs", "norm": "rms", "norm_position": "post"},
-    "real": {"gate": "real", "bias": False, "head_bias": True},
+    "real": {"gate": "real", "bias": False, "head_bias": True}, "convolution": {"conv_size": 4},
     "heads": {"num_heads": 2, "output_gate": True, "final_norm": False, "input_scale": True},
     "one real head": {
         "num_heads": 1, "gate": "real", "output_projection": True, "input_scale": True,
     },
     "fixed real": {"gate": "real", "transition": "fixed", "norm": "none", "head_bias": False},
-    "convolution": {"conv_size": 4},
     "fixed polar_abs": {"gate": "polar_abs", "transition": "fixed", "num_outputs": 5},
 }  # fmt: skip
 
@@ -54,6 +53,7 @@ def test_logits_and_cache_of_parts_of_a_text(models):
                 close(found, entry)
                 assert found.dtype == mx.float32
     close(copy(prompt), model(prompt))
+    assert model_file(copy.args) == model_file(model.args)  # either can be saved again
 
 
 @pytest.mark.parametrize("left", [True, False])

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from helpers.errors import refusal
-from helpers.models import GROWING, SIZES, VARIANTS, close, tiny_model, tokens
+from helpers.models import GROWING, VARIANTS, close, tiny_model, tokens
 from helpers.recurrent import recurrent_model
 
 import mlx_gateloop as gl
@@ -27,6 +27,6 @@ def test_each_row_is_a_model_of_the_first_blocks(name):
 
 def test_what_has_no_lens():
     assert refusal(gl.watch.lens, recurrent_model("mamba2"), [1]).startswith("model: expected")
-    got = refusal(gl.watch.lens, tiny_model(), mx.array([SIZES["vocab_size"]]))
-    assert got.startswith("tokens: expected ids from 0 to 16")
+    assert "ids from 0 to 16" in refusal(gl.watch.lens, tiny_model(), mx.array([17]))
     assert refusal(gl.watch.lens, tiny_model(), [1, 2], since=2) == "since: expected 0 to 1, got 2"
+    assert refusal(gl.watch.lens, tiny_model(), [1], 18) == "top: expected 0 to 17, got 18"
