@@ -31,7 +31,7 @@ from mlx_gateloop.data import load_corpus
 from mlx_gateloop.data.documents import texts
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.io.tables import markdown_table
-from mlx_gateloop.plots.style import add_grid, add_legend, new_figure, save_png
+from mlx_gateloop.plots.style import FAINT, add_legend, new_figure, save_png
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 KEYS = [b"A", b"B", b"C", b"D", b"E", b"F", b"G", b"H"]
@@ -271,7 +271,7 @@ def main() -> None:
     axes.axvline(FAR, color="0.6", label="longest distance in training")
     axes.set_xscale("log")
     axes.set_ylim(0, 1.02)
-    add_grid(axes)
+    axes.grid(alpha=FAINT)
     add_legend(figure)
     save_png(figure, out / "remembering.png")
 

@@ -51,10 +51,7 @@ class Handlers:
     async def chat(
         self, text: str, history: History, session: str, model: str, system: str, **values: object
     ) -> Stream:
-        """Answer a new message: yield the text box, the history twice, the view and the status.
-
-        A rejected message returns to the box.
-        """
+        """Answer a message; yield the box with a rejected one, history twice, view, status."""
         shown, earlier = self.sessions.get(session)
         if not text.strip():
             yield *[gr.skip()] * 4, self.status(session, earlier)
@@ -78,10 +75,8 @@ class Handlers:
     ) -> Stream:
         """Answer the last message, or continue the last answer.
 
-        Yields the history twice, the view and the status.
-
-        The final update repeats a chat that replaced this one meanwhile: a busy page may show an
-        older update after the new chat.
+        Yields the history twice, the view and the status. The final update repeats a chat that
+        replaced this one meanwhile: a busy page may show an older update after the new chat.
         """
         if not history:
             raise user_error("Type a message first.")

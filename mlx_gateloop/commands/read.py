@@ -101,7 +101,6 @@ def read_tokens(
     """Yield the tokens of a block of text, the bytes read so far and their SHA-256.
 
     The first `skipped` bytes, with the SHA-256 `known` if that is not empty, were read before.
-
     Blocks end after a line if they can: most tokenizers then give the tokens of the whole text.
     Between two files come the tokens that the tokenizer has for the end and the start of a text.
     """

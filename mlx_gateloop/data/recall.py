@@ -13,7 +13,6 @@ def recall(
 
     Tokens are independent and uniform. The answer after a token is the one that followed its last
     occurrence, or `tokens` if it is new; the span counts the inputs since, 0 for a new token.
-
     Source: the paper's author's later repository GatedLinearRNN, data/associative_recall.py, and
     its sizes. There validation sequences are also training sequences (their seeds overlap); here
     all sets are independent.
@@ -48,7 +47,6 @@ def induction(
 
     The marker, token `tokens`, is at one uniform position and at the end, which alone is asked; the
     other tokens are independent and uniform. The span counts the inputs from the first marker on.
-
     Source: the induction head task of H3 (Fu et al. 2023, which the paper cites) and its sizes.
     """
     if length < 3:

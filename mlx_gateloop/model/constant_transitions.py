@@ -96,7 +96,6 @@ class StateSpace(ConstantTransition):
     Delta per head, S5 one per state. Only the factor's magnitude is used: the published output
     Re(C h) has a free complex C, ours a real query, so C = q conj(phase of the factor). The factor
     2 of conjugate pairs is left to the query too.
-
     Source: Gu et al., arXiv 2206.11893 (S4D); Smith et al., arXiv 2208.04933 (S5).
     """
 

@@ -137,11 +137,9 @@ def _scores(q: mx.array, k: mx.array, a: Planes) -> tuple[mx.array, Planes, Plan
     """Compute Re(sum_k q_n k_m a_{m+1} ... a_n), zero for m > n: `[..., steps, steps]`.
 
     q and k are `[..., steps, K]`, a `[..., steps, K or 1]`. Returns also the queries, keys and
-    totals of the whole chunk.
-
-    For a block, `queries` are q times the products of a from the block's start through each step,
-    `keys` are k times the products from after each step through the block's end, conjugate, and
-    `totals` are the products over the whole block. Two neighbours make a block of twice the steps:
+    totals of the whole chunk. For a block, `queries` are q times the products of a from its start
+    through each step, `keys` are k times the products from after each step through its end,
+    conjugate, and `totals` the products over all of it. Two make a block of twice the steps:
 
         queries = queries1, total1 queries2;  keys = conj(total2) keys1, keys2
         total = total1 total2

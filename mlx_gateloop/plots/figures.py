@@ -8,8 +8,8 @@ import numpy as np
 
 from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.plots.style import (
+    FAINT,
     Line,
-    add_grid,
     add_legend,
     add_ranked_legend,
     line_style,
@@ -37,7 +37,7 @@ def training_curves(log_path: Path, png_path: Path) -> None:
     rates = loss_axes.twinx()
     rates.set_ylabel("learning rate")
     rates.plot(*_series(records, "learning_rate"), color="0.7", linewidth=1, label="learning rate")
-    add_grid(loss_axes)
+    loss_axes.grid(alpha=FAINT)
     add_legend(figure)
     save_png(figure, png_path)
 
@@ -48,7 +48,7 @@ def learning(curves: Curves, measure: str, png_path: Path) -> None:
     axes = figure.add_subplot(xlabel="step", ylabel=f"validation {measure}")
     for line, runs in curves.items():
         _draw_mean(axes, runs, line, len(curves))
-    add_grid(axes)
+    axes.grid(alpha=FAINT)
     add_ranked_legend(figure, axes)
     save_png(figure, png_path)
 
@@ -64,7 +64,7 @@ def compression(
         _draw_mean(read, runs, line, len(curves), bytes_per_step / 1e6)
         _draw_mean(time, runs, line, len(curves), seconds[line])
     for axes in (read, time):
-        add_grid(axes)
+        axes.grid(alpha=FAINT)
     add_ranked_legend(figure, read)
     save_png(figure, png_path)
 
@@ -106,7 +106,7 @@ def accuracies(values: Mapping[Line, Sequence[float]], png_path: Path) -> None:
         axes.plot([mean, mean], [row - 0.3, row + 0.3], color=colour, linewidth=3, zorder=3)
     axes.set_yticks(range(len(values)), [line.name for line in values])
     axes.invert_yaxis()  # the first model on top
-    add_grid(axes, "x")
+    axes.grid(axis="x", alpha=FAINT)
     save_png(figure, png_path)
 
 
@@ -126,7 +126,7 @@ def accuracy_over_span(
     axes.set_xscale("symlog", base=2, linthresh=1)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.02)
-    add_grid(axes)
+    axes.grid(alpha=FAINT)
     add_ranked_legend(figure, axes, np.mean)
     save_png(figure, png_path)
 
@@ -137,7 +137,7 @@ def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
 
     figure = new_figure(11, 1.5 * trace.layers + 3)
     grid = figure.subplots(trace.layers + 1, 2, sharex=True, squeeze=False)
-    line_colours = matplotlib.colormaps["plasma"](np.linspace(0, 0.85, trace.layers))
+    plasma = matplotlib.colormaps["plasma"](np.linspace(0, 0.85, trace.layers))
 
     def mean_direction(angles: np.ndarray, axis: int) -> Any:
         return np.angle(np.exp(1j * angles).mean(axis))
@@ -154,9 +154,7 @@ def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
             shape = {"aspect": "auto", "interpolation": "nearest"}
             image = axes.imshow(values[layer].T, colours, vmin=low, vmax=high, **shape)
             axes.set_ylabel(label)
-            bottom.plot(
-                average(values[layer], 1), linewidth=1, color=line_colours[layer], label=label
-            )
+            bottom.plot(average(values[layer], 1), linewidth=1, color=plasma[layer], label=label)
         bottom.plot(average(np.concatenate(values, 1), 1), color="black", label="all")
         bottom.set(xlabel="position", ylabel=f"average {name}", ylim=(low, high))
         for mark in marks:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlx_gateloop.io.files import replacing
 
@@ -15,6 +15,7 @@ COLOURS = 10  # in matplotlib's cycle; each set of dashes is for as many lines
 DASHES = ("-", "--", "-.", ":")
 LEGEND_COLUMNS = 3
 DOTS_PER_INCH = 120
+FAINT = 0.3  # opacity of grid lines
 
 
 class Line(NamedTuple):
@@ -35,11 +36,6 @@ def line_style(number: int) -> dict[str, Any]:
     """Colour and dashes of the line with this number in a plot."""
     dashes = DASHES[number // COLOURS % len(DASHES)]
     return {"color": f"C{number % COLOURS}", "linestyle": dashes}
-
-
-def add_grid(axes: "Axes", axis: Literal["both", "x", "y"] = "both") -> None:
-    """Draw faint grid lines across "x", "y" or "both"."""
-    axes.grid(axis=axis, alpha=0.3)
 
 
 def add_legend(figure: "Figure", source: "Axes | None" = None) -> None:
