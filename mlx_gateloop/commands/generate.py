@@ -87,10 +87,10 @@ def _sampling(arguments: argparse.Namespace) -> "Sampling":
 
 
 def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any, **how: Any) -> None:
-    """Print a continuation as it comes, and its speed; `how` goes to `stream`."""
+    """Print a continuation until an `end`, and its speed; the rest of `how` goes to `stream`."""
     from mlx_gateloop.generate import Speed, stream
 
-    text, system = arguments.prompt, arguments.system
+    text, system, end = arguments.prompt, arguments.system, how.pop("end", None)
     prompt: str | list[dict[str, str]] = text
     state = how.get("state")
     continues = not text and system is None and state is not None and state.logits is not None
@@ -111,6 +111,8 @@ def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any, *
     for piece in pieces:
         print(piece, end="", flush=True)
         is_empty = is_empty and not piece
+        if end and end.is_set():
+            break
     print()
     generated = f"{speed.tokens} tokens, {speed.tokens_per_second:,.0f} tokens/s"
     if is_empty:

@@ -1,5 +1,7 @@
 """`gateloop watch`, also of models that others made."""
 
+import signal
+
 import numpy as np
 import pytest
 from helpers.commands import fails
@@ -8,6 +10,7 @@ from helpers.recurrent import save_recurrent_model
 from helpers.tokenizers import add_token
 
 from mlx_gateloop.cli import main
+from mlx_gateloop.generate import stream
 
 
 @pytest.fixture
@@ -35,14 +38,25 @@ def test_watch_streams_and_leaves_trace_picture_and_page(model, capsys):
         assert ((trace["magnitude"] > 0) & (trace["magnitude"] < 1)).all()
 
 
-def test_ids_beyond_the_embedding_of_anothers_model(model, capsys):
+def test_ctrl_c_keeps_what_was_recorded(model, capsys, monkeypatch):
+    def interrupted(*arguments, **options):
+        for number, piece in enumerate(stream(*arguments, **options)):
+            if number == 3:
+                signal.raise_signal(signal.SIGINT)
+            yield piece
+
+    monkeypatch.setattr("mlx_gateloop.generate.stream", interrupted)
+    assert main(["watch", "--model", "model", "--prompt", "1 plus", "--out", "x"]) == 130
+    assert capsys.readouterr().out.endswith("\nx/trace.npz\nx/transitions.png\nx/view.html\n")
+    with np.load("x/trace.npz") as trace:
+        assert "1 plus" in "".join(trace["texts"][:30])
+
+
+def test_a_model_that_mlx_lm_does_not_know_or_with_too_many_ids(model, capsys):
     add_token("<more>", model)
     line = fails(capsys, "watch", "--prompt", "1<more>", "--model", "model", "--out", "x")
     assert "its tokenizer makes token 262, its embedding has 262 rows" in line
     assert not (model.parent / "x").exists()
-
-
-def test_a_model_that_mlx_lm_does_not_know(model, capsys):
     assert "not a directory" in fails(capsys, "watch", "--model", "model", "--out", __file__)
     (model / "config.json").write_text('{"model_type": "nothing"}')
     line = fails(capsys, "watch", "--model", "model", "--out", "x")
