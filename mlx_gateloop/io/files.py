@@ -68,7 +68,7 @@ def require_new(target: Path) -> None:
 
 def require_writable(target: Path) -> None:
     """Check that the nearest folder above a target that exists can be written in."""
-    parent = next(p for p in target.absolute().parents if p.exists())
+    parent = next(p for p in Path(os.path.realpath(target)).parents if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputError(f"{target}: {parent} is not a folder to write in; give another path")
 
@@ -77,9 +77,10 @@ def require_writable(target: Path) -> None:
 def staged(target: Path) -> Iterator[Path]:
     """Yield a path beside the target; the directory or file made there replaces it afterwards.
 
-    After an exception in the block, the target is as it was. What a killed process leaves, the next
-    one with the same target deletes.
+    What a link names is replaced, not the link. After an exception in the block, the target is as
+    it was. What a killed process leaves, the next one with the same target deletes.
     """
+    given, target = target, Path(os.path.realpath(target)) if target.is_symlink() else target
     missing = [p for p in target.absolute().parents if not p.exists()]
     new = target
     try:
@@ -93,12 +94,12 @@ def staged(target: Path) -> Iterator[Path]:
             _replace(target, new, Path(folder) / "before")
             flush(target.parent)
     except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
-        reason = one_line(error).replace(str(new), str(target))
+        reason = one_line(error).replace(str(new), str(given))
         if isinstance(error, OSError) and _STAGING in str(error.filename):
             reason = error.strerror or reason
-        raise InputError(f"{target}: {reason}; free space there or give another output") from error
+        raise InputError(f"{given}: {reason}; free space there or give another output") from error
     except InputError as error:
-        raise InputError(str(error).replace(str(new), str(target))) from error
+        raise InputError(str(error).replace(str(new), str(given))) from error
     finally:
         for directory in missing:
             with suppress(OSError):  # not empty: the target is in there

@@ -10,7 +10,15 @@ import pytest
 from helpers.experiments import names
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.files import NO_LOCKS, contents, locked, replacing, staged, sweep
+from mlx_gateloop.io.files import (
+    NO_LOCKS,
+    contents,
+    locked,
+    replacing,
+    require_writable,
+    staged,
+    sweep,
+)
 
 
 def fail(path, error):
@@ -81,6 +89,20 @@ def test_a_file_system_without_locks_can_be_written_to(target, monkeypatch, numb
         make(target)
     assert names(target.parent) == {"out", other.name}
     assert names(target) == {"new"}
+
+
+def test_what_a_link_names_is_replaced(target):
+    link = target.parent / "link"
+    link.symlink_to("out")
+    make(link)
+    assert link.readlink() == Path("out")
+    assert (names(target), names(target.parent)) == ({"new"}, {"out", "link"})
+    (target.parent / "first").symlink_to("later")
+    make(target.parent / "first")
+    assert names(target.parent / "later") == {"new"}
+    (target.parent / "far").symlink_to(Path(__file__) / "x")
+    with pytest.raises(InputError, match=r"far: .* is not a folder to write in"):
+        require_writable(target.parent / "far")
 
 
 def test_what_a_killed_process_left_is_deleted(target):
