@@ -32,7 +32,7 @@ for part in (b"[ring]", b" Socket ", b"3", b" was closed by the peer", b"\\n"):
     time.sleep(0.02)
 send(started=True)
 if act == "wait in MLX, interrupt":
-    os.kill({pid}, signal.SIGHUP)
+    os.kill({pid}, signal.SIGTERM)
 if "wait in MLX" in act:
     time.sleep(600)
 send(joined=True)
@@ -216,6 +216,7 @@ def test_a_hostfile_becomes_the_variables_of_each_engine(tmp_path):
 
 def test_a_port_in_use():
     first = hosts.free_ports(2)
+    assert first + 1 < 32768  # where Linux begins with those of outgoing connections
     hosts.require_free("127.0.0.1", first)
     with pytest.raises(InputError, match=r"192\.0\.2\.1 port \d+: .*; give another --port"):
         hosts.require_free("192.0.2.1", first)  # an address of no machine

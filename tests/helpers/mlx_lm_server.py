@@ -26,10 +26,7 @@ class Server:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
 
     def post(self, path, body):
-        """Send a request and read the whole answer.
-
-        Python's http.server lets five connections wait, and Linux resets some of those beyond.
-        """
+        """Send a request and read the whole answer; Linux resets some beyond five that wait."""
         for _ in range(ATTEMPTS):
             with suppress(ConnectionResetError):
                 return self._request("POST", path, json.dumps(body).encode())
