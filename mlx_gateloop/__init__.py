@@ -4,11 +4,13 @@ Everything is imported at first use: a program can begin before MLX, mlx-lm and 
 there, which take a second.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mlx_gateloop import _blas
 
+os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is missing
 _blas.connect(__path__)  # before MLX is imported
 import_module("mlx_gateloop.model.registered")  # mlx-lm finds the model type from now on
 

@@ -3,8 +3,6 @@
 import os
 from typing import NamedTuple
 
-# transformers would warn every user that PyTorch is missing.
-os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ["MPLBACKEND"] = "agg"  # a notebook's own may be missing here, and fail the import
 
