@@ -134,13 +134,15 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 	@$(BIN)/python -c 'from mlx_gateloop.commands import doctor; doctor.print_what_is_missing()'
 
 .venv/installed-all: .venv/installed requirements.txt
-	@echo "Installing what training and converting need, PyTorch among it: once."
+	@echo "Installing what training and converting need: once."
 	$(PIP) -r requirements.txt
 	@touch $@
 
-.venv/installed-dev: .venv/installed requirements.txt requirements-dev.txt
+.venv/installed-dev: .venv/installed requirements.txt requirements-dev.txt requirements-torch.txt
 	@echo "Installing what tests and lint need, PyTorch among it: once."
 	$(PIP) -r requirements-dev.txt
+	$(BIN)/python -m venv .venv/torch
+	$(PIP:.venv/%=.venv/torch/%) -r requirements-torch.txt
 	@test "$$(uname)" != Linux || (cd .venv/lib/python3.*/site-packages/mlx/include && $(PRECOMPILE)) || \
 	  echo "MLX's header was not compiled: the tests take longer."
 	@touch $@

@@ -10,13 +10,14 @@ from pathlib import Path
 os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
 
 import pytest
+from helpers.interpreter import TORCH
 from hypothesis import settings
 
 import mlx_gateloop  # noqa: F401  # before MLX, for its BLAS  # isort: split
 
 # A shell starts background jobs (`make test &`) with Ctrl-C ignored, and every child inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
+sys.path.append(TORCH)
 # `app` and `convert` lie in the repository and in no wheel: they are found there, after all that is
 # installed.
 if (ROOT := str(Path(__file__).parent.parent)) not in sys.path:
@@ -37,11 +38,7 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with the browser's tests.
-
-    They take long and mostly wait, and the server and the tab that they share take seconds to
-    start: the first of several processes runs them all, and the others take the rest.
-    """
+    """Begin with the browser's tests: one process runs all, with one server that starts slowly."""
     items.sort(key=lambda item: "browser" not in item.path.parts)
 
 

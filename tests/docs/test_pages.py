@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.browser import request
+from helpers.interpreter import TORCH
 from helpers.models import save_tiny_model
 from helpers.scripts import ROOT
 
@@ -161,6 +162,7 @@ def run_line(line, folder):
         if line.startswith(program):
             line = f"{sys.executable} {module}{line.removeprefix(program)}"
     env = os.environ | {"BROWSER": "true", "OMP_NUM_THREADS": "1"}
+    env |= {"PYTHONPATH": TORCH} if "convert" in line else {}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(shlex.split(line), cwd=folder, env=env, text=True, **pipes) as process:
         output = ""
@@ -180,10 +182,7 @@ def run_line(line, folder):
 
 
 def run_page(page, folder, models):
-    """Run a page's commands beside the texts and weights that its reader has.
-
-    Without a training of its own, it takes the `models` that README's commands made.
-    """
+    """Run a page's commands beside its reader's texts, and `models` if it trains none."""
     from helpers.checkpoints import torch, torch_model
 
     lines = lines_to_run(page)

@@ -1,8 +1,11 @@
 """A fresh Python with the package installed."""
 
 import os
+import site
 import subprocess
 import sys
+
+TORCH = site.getsitepackages([f"{sys.prefix}/torch"])[0]  # see requirements-torch.txt
 
 
 def python(code, *flags, **environment):
