@@ -63,12 +63,9 @@ def test_a_state_stays_as_it_is(model_and_tokenizer):
     assert line.startswith("repetition_penalty: not with a draft")
 
 
-def test_a_draft_of_other_tokens_is_refused(model_and_tokenizer):
+def test_drafts_of_other_tokens_and_caches_that_cannot_go_back(model_and_tokenizer):
     line = refusal(check_draft, *model_and_tokenizer, *gl.load("demo"))
     assert line.startswith("--draft-model: has not the tokens of --model")
-
-
-def test_a_sliding_window_cannot_go_back():
     caches = [[KVCache()], [KVCache(), RotatingKVCache(8)]]
     assert [generate.can_go_back(each) for each in caches] == [True, False]
 

@@ -4,6 +4,7 @@ import urllib.parse
 
 import pytest
 from helpers.browser import Server, request
+from helpers.cases import first
 
 Client = pytest.importorskip("gradio_client").Client
 # A user without an entry in passwd, and a soft limit of 256 open files.
@@ -15,10 +16,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLI
 """
 
 
-@pytest.fixture(
-    scope="module",
-    params=[None, pytest.param("/proc/nowhere", marks=pytest.mark.slow)],  # cannot be written
-)
+@pytest.fixture(scope="module", params=first(1, [None, "/proc/nowhere"]))  # cannot be written
 def locked(request, tmp_path_factory):
     log = tmp_path_factory.mktemp("locked") / "log"
     with pytest.MonkeyPatch.context() as patch:

@@ -36,14 +36,11 @@ def test_the_standard_library():
             ast.parse(document)
 
 
-def test_tests_packages_and_what_belongs_to_the_machine_are_left_out(library):
+def test_tests_packages_what_belongs_to_the_machine_and_copies_are_left_out(library):
     skipped = ["test__a", "unittest__test__b", "site-packages__c", "pydoc_data__topics"]
     skipped += ["_sysconfigdata_d", "tkinter__idle_test__e"]
     files = {name: lines(10 * n, 10 * n + 5) for n, name in enumerate(["kept", *skipped])}
     assert library(**files) == [files["kept"]]
-
-
-def test_copies_are_left_out(library):
     texts = {"a": lines(0, 8), "b": lines(0, 8), "c": lines(4, 13), "d": lines(8, 13) + "x\n" * 9}
     assert library(**texts) == [texts["a"], texts["c"]]
     assert library(**texts, e=lines(5, 30)) == [texts["a"], texts["c"], lines(5, 30)]

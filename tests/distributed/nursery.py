@@ -24,11 +24,7 @@ class Ranks(nursery.Nursery):
         self._folder = folder
 
     def start(self, size, *words, limit=PATIENCE, sequence=1):
-        """Start ranks, with a limit in seconds for their waits; returns their process ids.
-
-        `words` are a `gateloop` command, or call a function of `distributed.jobs`, in which
-        `sequence` ranks share a sequence.
-        """
+        """Start ranks of a command or a function of `distributed.jobs`; returns their pids."""
         job = {"words": [*map(str, words)], "folder": str(self._folder)}
         self._pids: list[int] = self.ask(size=size, limit=limit, sequence=sequence, **job)
         return self._pids

@@ -7,6 +7,7 @@ import threading
 
 import mlx.core as mx
 import pytest
+from helpers.cases import first
 from helpers.training import TEXT
 from helpers.waiting import wait_for
 
@@ -31,10 +32,10 @@ def alone(nursery, run, tmp_path_factory):
     return out
 
 
-FOUR = pytest.param(4, marks=pytest.mark.slow)
+SIZES = first(1, [2, 4])
 
 
-@pytest.mark.parametrize("size", [2, FOUR])
+@pytest.mark.parametrize("size", SIZES)
 def test_exchanges(nursery, size):
     answers = nursery.answers(size, "exchanges")
     distances = answers[0]["gradients"]
@@ -56,12 +57,9 @@ def test_exchanges(nursery, size):
 
 
 @pytest.mark.parametrize("sequence", [1, 2])
-@pytest.mark.parametrize("size", [2, FOUR])
+@pytest.mark.parametrize("size", SIZES)
 def test_training_is_that_of_one_process(nursery, run, alone, tmp_path, size, sequence):
-    """Losses, gradients, validations and weights; 6 sequences are 1 or 2 for each of 4 ranks.
-
-    Or two ranks have 16 tokens each of all sequences; four have 16 of half of the sequences.
-    """
+    """Losses, gradients, validations and weights; 6 sequences of 32 tokens are divided."""
     out = tmp_path / "out"
     words = [*run, out, "--set", f"sequence_parallel={sequence}"]
     assert nursery.run(size, *words) == [0] * size, nursery.said(0)
@@ -75,14 +73,14 @@ def test_training_is_that_of_one_process(nursery, run, alone, tmp_path, size, se
     assert names == {path.relative_to(alone) for path in alone.rglob("*")}
 
 
-@pytest.mark.parametrize("size", [2, FOUR])
+@pytest.mark.parametrize("size", SIZES)
 def test_a_sequence_over_ranks_is_that_on_one(nursery, size):
     """y and all gradients, in every form; the parts have different lengths."""
     for answer in nursery.answers(size, "sequences", sequence=size):
         assert max(answer.values()) < 1e-5, answer
 
 
-@pytest.mark.parametrize("size", [2, FOUR])
+@pytest.mark.parametrize("size", SIZES)
 def test_memory_of_a_rank_is_that_of_its_part(nursery, run, tmp_path, size):
     """Peak memory of MLX's arrays, beside one process at the rank's part of the length."""
     (tmp_path / "text.txt").write_text(TEXT[:60000])
@@ -98,14 +96,13 @@ def test_ranks_that_differ_refuse_to_start(nursery, run, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("size", "settings", "message"), [
+@pytest.mark.parametrize(("size", "settings", "message"), first(1, [
     (2, "data.batch_size=1", "data.batch_size: 1 sequences cannot be divided among 2 ranks"),
-    pytest.param(4, "data.packed=false data.length=2600 sequence_parallel=2",
-                 "the text has 3 pieces for 2 ", marks=pytest.mark.slow),
+    (4, "data.packed=false data.length=2600 sequence_parallel=2", "the text has 3 pieces for 2 "),
     (2, "sequence_parallel=3", "sequence_parallel: 3 ranks for a sequence do not divide"),
     (2, "model.mixer=softmax start=published sequence_parallel=2", "sequence_parallel: expected"),
     (2, "model.conv_size=4 sequence_parallel=2", "sequence_parallel: expected 1 with a convol"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_runs_that_cannot_be_divided(nursery, run, tmp_path, size, settings, message):
     words = [word for setting in settings.split() for word in ("--set", setting)]
     assert nursery.run(size, *run, tmp_path / "out", *words) == [2] * size
@@ -126,10 +123,10 @@ def test_resumed_on_other_numbers_of_ranks(nursery, run, alone, tmp_path):
         assert values(out, key) == pytest.approx(values(alone, key), rel=1e-6)
 
 
-@pytest.mark.parametrize(("sign", "reason"), [
-    (signal.SIGKILL, "lost"),
-    pytest.param(signal.SIGSTOP, "no answer of the other ranks", marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sign", "reason"),
+    first(1, [(signal.SIGKILL, "lost"), (signal.SIGSTOP, "no answer of the other ranks")]),
+)
 def test_a_rank_that_dies_or_stops_ends_the_others(nursery, run, tmp_path, sign, reason):
     out = tmp_path / "out"
     limit = 120 if sign == signal.SIGKILL else 15  # a step of a busy machine is shorter

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.cases import first
 from helpers.models import save_tiny_model
 from helpers.nursery import Nursery
 from helpers.parity import paper_state
@@ -153,9 +154,10 @@ def conversion(nursery, folder, kills):
     return Kills(nursery, folder, words, "--force", "config.json", old).run(kills)
 
 
-@pytest.mark.parametrize(("command", "kills"), [
-    (training, 3), (conversion, 2), pytest.param(experiment, 6, marks=pytest.mark.slow),
-])  # fmt: skip
+RUNS = [(training, 2), (conversion, 2), (experiment, 6)]
+
+
+@pytest.mark.parametrize(("command", "kills"), first(2, RUNS))
 def test_a_killed_command_loses_nothing(nursery, tmp_path, command, kills):
     kills = int(os.environ.get("KILLS", kills))
     assert command(nursery, tmp_path, kills) > 0, "the first kill leaves half a file"

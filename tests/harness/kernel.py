@@ -67,10 +67,7 @@ class _Launch(ctypes.Structure):
 
 
 class Kernel:
-    """A kernel that runs on the CPU; made and called as MLX's own are.
-
-    Inputs are row-contiguous, and shared memory is not dynamic.
-    """
+    """A kernel that runs on the CPU, on row-contiguous inputs; made and called as MLX's own are."""
 
     def __init__(self, platform, *text, sanitized=False, **named):
         self.platform, self.sanitized, self.text = platform, sanitized, Text(*text, **named)

@@ -10,10 +10,7 @@ import mlx.core as mx
 
 
 def mlx_text(kernel, inputs, **call):
-    """The source in full, of a kernel with these arguments and a call with those.
-
-    A kernel is only traced when it is exported: no GPU is needed.
-    """
+    """The source in full, of a kernel and a call with these arguments; exporting needs no GPU."""
     function = mx.fast.metal_kernel(**kernel)
 
     def traced(*arrays):

@@ -28,11 +28,7 @@ def absence():
 
 
 def each_tile(cubin):
-    """The names of the instructions that a thread issues for a tile: the largest loop, of those
-    with a barrier if there are any.
-
-    Detours are left out: division by subnormal numbers, sine and cosine of huge ones.
-    """
+    """The instructions of a thread for a tile: its largest loop, one that waits if any."""
     code = _disassembled(cubin)
     targets = [n + 1 if at.target is None else at.target for n, at in enumerate(code)]
     loops = [(target, n + 1) for n, target in enumerate(targets) if target <= n]

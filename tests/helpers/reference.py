@@ -101,10 +101,7 @@ def gradients(case):
 
 
 def softmax_attention(q, k, v, a, mask=None):
-    """Softmax over m <= n of q_n k_m a_{m+1} ... a_n, arrays `[B, H, L, ...]`; q the last n.
-
-    It is NaN where `mask`, `[B, H or 1, n, m]`, hides all.
-    """
+    """Softmax over m <= n of q_n k_m a_{m+1} ... a_n; q the last n; NaN where `mask` hides all."""
     y = np.full((*q.shape[:3], v.shape[-1]), np.nan)
     for row, n in enumerate(range(k.shape[2] - q.shape[2], k.shape[2])):
         # from m = n on to 0, turned

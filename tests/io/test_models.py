@@ -205,14 +205,11 @@ def test_a_full_disk_leaves_the_old_model(tokenizer, saved, monkeypatch):
     assert [p.name for p in saved.parent.iterdir()] == ["model"]
 
 
-def test_a_file_in_the_way_is_named(tokenizer, tmp_path):
+def test_a_file_in_the_way_and_missing_directories_are_named(tokenizer, tmp_path):
     file = tmp_path / "taken"
     file.write_text("a file")
     assert f"{file}: cannot be saved" in refusal(save, tiny(tokenizer), tokenizer, file)
     assert file.read_text() == "a file"
-
-
-def test_missing_directories_are_named():
     for name in ("nothing", "./nothing", "../nothing", "a/b/c"):  # none is a name of the hub
         assert refusal(load, name).startswith(f"{name}: no such model directory; ")
 
@@ -298,12 +295,9 @@ def test_a_damaged_directory_is_one_line(saved, kind):
         assert found.startswith(str(saved))
 
 
-def test_a_model_that_draws_ids_it_cannot_read_is_none_of_text(tokenizer, tmp_path):
+def test_a_model_with_adapters_or_one_that_draws_ids_it_cannot_read(tokenizer, tmp_path):
     save(tiny(tokenizer, num_outputs=len(tokenizer) + 1), tokenizer, tmp_path)
     assert refusal(load, tmp_path).endswith("cannot read; not a language model")
-
-
-def test_a_model_with_adapters_is_not_saved(tokenizer, tmp_path):
     model = tiny(tokenizer)
     linear_to_lora_layers(model, 1, {"rank": 2, "scale": 1.0, "dropout": 0.0})
     assert "fuse them" in refusal(save, model, tokenizer, tmp_path / "model")

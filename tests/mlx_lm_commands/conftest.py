@@ -1,8 +1,4 @@
-"""`gateloop mlx-lm` with every command of mlx_lm, on a saved directory.
-
-Nothing is downloaded: calibration text lies where mlx_lm caches it, and the one loader that only
-takes datasets from the hub is replaced by one that gives the same rows.
-"""
+"""Every command of mlx_lm on a saved directory, with texts in place of the hub's."""
 
 import re
 

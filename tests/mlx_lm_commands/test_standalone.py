@@ -1,7 +1,6 @@
 """mlx-lm runs a saved directory without this package, by the `gateloop.py` in it.
 
-The short form takes a Python that finds our dependencies and not us. The long form, `make
-standalone`, installs mlx-lm into an environment of its own and runs five more commands.
+The long form, `make standalone`, installs mlx-lm alone and runs five more commands.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""Whatever fits at the operator's public edge has a right answer.
-
-Right is what all modes and backends agree on, of the right shape and dtype, whatever the values,
-layout and transformation of the arguments are.
-"""
+"""All modes and backends agree on any values, layouts and transformations of the arguments."""
 
 from functools import partial
 

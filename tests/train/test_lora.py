@@ -5,6 +5,7 @@ from unittest.mock import Mock
 
 import mlx.core as mx
 import pytest
+from helpers.cases import first
 from helpers.errors import refusal
 from helpers.family import save_family_model
 from helpers.models import save_tiny_model, tiny_model
@@ -28,11 +29,10 @@ TUNE = {"model": {}, "tokenizer__kind": "sentencepiece", "optimizer__weight_deca
 TUNE |= {"eval_every": 3, "optimizer__learning_rate": 3e-3}
 
 
-@pytest.mark.parametrize(("name", "rank"), [
-    ("gateloop", 2), ("gateloop", None), ("gla", 2), ("mamba2", None),
-    *(pytest.param(name, rank, marks=pytest.mark.slow)
-      for name, rank in [("recurrent_gemma", 2), ("mamba", 2), ("falcon_mamba", None)]),
-])  # fmt: skip
+@pytest.mark.parametrize(("name", "rank"), first(2, [
+    ("gateloop", 2), ("mamba2", None), ("gateloop", None), ("gla", 2),
+    ("recurrent_gemma", 2), ("mamba", 2), ("falcon_mamba", None),
+]))  # fmt: skip
 def test_tuning_is_resumed_bit_for_bit(name, rank, tmp_path, without_pictures):
     start, straight, out = (tmp_path / name for name in ("start", "straight", "out"))
     SAVE.get(name, partial(save_recurrent_model, name=name))(start)

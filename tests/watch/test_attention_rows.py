@@ -19,10 +19,7 @@ def made(name):
 
 
 def states_of_single_tokens(model, text):
-    """The norm of what the state of each layer holds of token m at n, `[layers, m, n]`.
-
-    What a layer is given stays the same, but only one token writes.
-    """
+    """The norm of each layer's state at n if only token m writes, `[layers, m, n]`."""
     noted = []
     for layer in model.layers:
         layer.time_mixing.observe = lambda *given: noted.append(given)

@@ -11,6 +11,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, chromium
+from helpers.cases import first
 from helpers.errors import refusal
 from helpers.models import VARIANTS, chat_tokenizer, never_end, save_tiny_model, tiny_model
 from helpers.node import needs_node, node
@@ -28,7 +29,7 @@ from mlx_gateloop.watch import page
 RUNNER = Path(__file__).parent / "shared" / "continue.mjs"
 OTHER = {*PACKAGE_ONLY, "transition"}
 SHOWN = [name for name in VARIANTS if not {*VARIANTS[name]} & OTHER or name == "fixed"]
-RUNS = [*((name, None) for name in SHOWN), ("paper", 8), ("output gate", 4)]
+RUNS = [("paper", 8), ("output gate", 4), *((name, None) for name in sorted(SHOWN))]
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\u202e \U0001f600 caf\u00e9"
 STOPPED = """milliseconds => {
     document.querySelector(".wipe").click();
@@ -68,7 +69,7 @@ def greedy(model, tokenizer, ids, count):
     return first, tokenizer.decode(answer, skip_special_tokens=False)
 
 
-@pytest.mark.parametrize(("name", "bits"), RUNS)
+@pytest.mark.parametrize(("name", "bits"), first(6, RUNS))
 def test_every_variant_computes_the_same(tmp_path, name, bits):
     options = VARIANTS[name] | {"hidden_size": 64 if bits else 8, "intermediate_size": 64}
     directory = save_tiny_model(tmp_path / "model", **options)
@@ -168,6 +169,7 @@ def test_a_tokenizer_that_a_page_cannot_run(tmp_path):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+@pytest.mark.slow
 def test_in_a_browser(tmp_path):
     pytest.importorskip("playwright")
     tokenizer = chat_tokenizer()
@@ -230,7 +232,7 @@ def test_in_a_browser(tmp_path):
         assert tab.input_value(".prompt") == "again"
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", first(1, [4, 200]))
 def test_the_demo_answers_as_in_python(tmp_path, count):
     types = (bytes, str, dict, list, set)
     names = [f"{each.__name__}.{name}" for each in types for name in dir(each)][-count:]

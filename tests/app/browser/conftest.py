@@ -123,10 +123,9 @@ class Visitor(Page):
 
 @pytest.fixture(scope="session")
 def endless_models(tmp_path_factory):
-    """Models that never write a token that ends an answer.
+    """Models that never write a token that ends an answer; "slow" waits before each token.
 
-    "a" and "b" are small, "slow" waits before each token. "falcon" and "llama" are of these types
-    of mlx-lm, and may end.
+    "falcon" and "llama" are of these types of mlx-lm, and may end.
     """
     folder, tokenizer = tmp_path_factory.mktemp("endless"), chat_tokenizer()
     for seed, name in enumerate(("a", "b", "slow")):

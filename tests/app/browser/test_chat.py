@@ -1,5 +1,6 @@
 """A conversation that is changed, stopped, left and gone on with."""
 
+import pytest
 from helpers.browser import has, view
 
 SPECIAL = '<b> & "x" ${1} &lt; `y`'
@@ -43,6 +44,7 @@ def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
     assert page.tab.locator("#chat-view .model").inner_text() == "b"
 
 
+@pytest.mark.slow
 def test_retry_versions_and_undo_go_back(page):
     tokens, run = page.answer("one"), page.view("run")
     page.answer("two < three")
@@ -74,6 +76,7 @@ def test_retry_versions_and_undo_go_back(page):
     assert page.view("run") == run  # the view goes back too
 
 
+@pytest.mark.slow
 def test_an_edited_message_is_sent_by_enter_and_shown_as_it_was_typed(page):
     for text in (SPECIAL, "  if x:\n      y\n\n    z  "):
         page.answer(text)

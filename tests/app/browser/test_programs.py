@@ -17,14 +17,11 @@ def events(server):
     return [event for event in config["dependencies"] if event["backend_fn"]]
 
 
-def test_no_event_of_the_page_puts_a_sign_of_progress_over_it(events):
+def test_no_event_shows_progress_and_only_answers_wait_in_gradios_queue(events):
     private = [event for event in events if event["api_visibility"] == "private"]
     assert len(private) > 10
     assert {event["show_progress"] for event in private} == {"hidden"}
-
-
-def test_only_answers_wait_in_gradios_queue(events):
-    """While the stream of one event ends, Gradio's page may miss all messages of another."""
+    # While the stream of one event ends, Gradio's page may miss all messages of another.
     waiting = [event for event in events if event["queue"] is not False and event["targets"]]
     assert len(waiting) > 5
     assert all(event["types"]["generator"] for event in waiting)
@@ -38,10 +35,7 @@ def test_requests_pass_the_middleware(server):
 
 
 def openai(base_url, api_key):
-    """The part of OpenAI's client that the documentation calls; the package is not a requirement.
-
-    Answers have attributes, as the package's own.
-    """
+    """The part of OpenAI's client that the documentation calls; the package isn't required."""
 
     def create(**asked):
         headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}

@@ -4,6 +4,7 @@ import base64
 from io import BytesIO
 
 import numpy as np
+import pytest
 from helpers.browser import QUESTIONS, has, view
 from PIL import Image
 
@@ -54,6 +55,7 @@ def test_an_answer_has_a_column_for_every_token(page, arrays):
     assert page.view("heatmaps.order") == list(range(page.channels))
 
 
+@pytest.mark.slow
 def test_an_answer_brings_its_columns_and_words_and_the_layer_stays(page):
     page.answer("the first message")
     asked = []

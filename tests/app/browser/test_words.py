@@ -53,6 +53,7 @@ def forget(page):
     until(page, SHOWS_ANSWER)
 
 
+@pytest.mark.slow
 def test_words_fade_while_they_stream(page):
     page.set_tokens(1024)
     page.choose("slow")

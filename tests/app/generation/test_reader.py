@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.cases import first
 from helpers.family import save_family_model
 from helpers.models import save_tiny_model
 from helpers.steps import result
@@ -29,7 +30,6 @@ KINDS = {
     "heads": {"num_heads": 2, "output_gate": True},
     "softmax": {"mixer": "softmax", "num_heads": 2},
 }
-PARAMS = ["tiny", *(pytest.param(n, marks=pytest.mark.slow) for n in ("heads", "softmax", "gla"))]
 
 
 class Runs:
@@ -51,7 +51,7 @@ class Runs:
         return run, request.steps(run, self.loaded, PrefixCache(1, 1), Limits())
 
 
-@pytest.fixture(scope="module", params=PARAMS)
+@pytest.fixture(scope="module", params=first(1, ["tiny", "heads", "softmax", "gla"]))
 def runs(request, tmp_path_factory):
     return Runs(tmp_path_factory.mktemp("models"), request.param)
 

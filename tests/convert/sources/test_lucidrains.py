@@ -56,12 +56,9 @@ def test_what_is_inferred_and_what_is_assumed():
     assert "complex states" in inference.assumed[-1]
 
 
-def test_full_attention_is_refused_by_name():
+def test_what_the_package_cannot_have_is_named():
     shapes = shapes_of(state_of(transformer(use_gate_looped_attn=False, dim_head=8, heads=2)))
     assert detect(shapes) is LUCIDRAINS
     assert "use_gate_looped_attn=False is not supported" in refusal(LUCIDRAINS.infer, shapes, {})
-
-
-def test_a_feed_forward_that_the_package_cannot_have_is_named():
     message = refusal(LUCIDRAINS.reference, ModelArgs(hidden_size=8, intermediate_size=20), None)
     assert "feed-forward of a multiple of dim 8, got 20" in message

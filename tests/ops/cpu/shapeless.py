@@ -30,10 +30,7 @@ class Call(NamedTuple):
 
 
 def operator(form, is_complex, has_h0, has_mask, reverse, gates, dtype):
-    """The operator with q, k, v and gates of a type.
-
-    `gates` is the last axis of the transitions, empty if it is max-headed.
-    """
+    """The operator with gates of a form; `gates` is their last axis, empty if max-headed."""
     present = [True] * 4 + [is_complex, has_h0, has_mask]
     heads, values = ("BLHK", "BLHV") if gates else ("BLD", "BLD")
     state = f"B{1 + is_complex}HKV" if gates else f"B{1 + is_complex}D"

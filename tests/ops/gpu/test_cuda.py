@@ -10,7 +10,7 @@ from mlx_gateloop.ops.gpu.launch_config import Plan
 no_nvrtc, no_sass = nvrtc.absence(), sass.absence()
 pytestmark = pytest.mark.skipif(no_nvrtc is not None, reason=f"no compiler for CUDA: {no_nvrtc}")
 disassembled = pytest.mark.skipif(no_sass is not None, reason=f"no disassembler: {no_sass}")
-SHORT = ("sigmoid", "real", "scan")
+SHORT = ("sigmoid", "real")
 SPILLED_ONCE = 64  # bytes, by kernels of heads while they read their first state
 COMPILED = [("90", Plan(8)), ("80", Plan(8)), ("90", Plan(16))]
 

