@@ -162,7 +162,7 @@ def run_line(line, folder):
         if line.startswith(program):
             line = f"{sys.executable} {module}{line.removeprefix(program)}"
     env = os.environ | {"BROWSER": "true", "OMP_NUM_THREADS": "1"}
-    env |= {"PYTHONPATH": TORCH} if "convert" in line else {}
+    env |= {"PYTHONPATH": TORCH} if re.search("convert|torch", line) else {}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(shlex.split(line), cwd=folder, env=env, text=True, **pipes) as process:
         output = ""
