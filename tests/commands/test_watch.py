@@ -49,7 +49,7 @@ def test_ctrl_c_keeps_what_was_recorded(model, capsys, monkeypatch):
     assert main(["watch", "--model", "model", "--prompt", "1 plus", "--out", "x"]) == 130
     assert capsys.readouterr().out.endswith("\nx/trace.npz\nx/transitions.png\nx/view.html\n")
     with np.load("x/trace.npz") as trace:
-        assert "1 plus" in "".join(trace["texts"][:30])
+        assert "1 plus" in "".join(trace["texts"][-60:]), "the answer went on"
 
 
 def test_a_model_that_mlx_lm_does_not_know_or_with_too_many_ids(model, capsys):
