@@ -8,8 +8,7 @@ models' names. Finished runs count.
 
     python benchmarks/comparisons.py benchmarks/results/experiments/recall-4000 --pictures pictures
 
-draws accuracy over span, the curves of learning, the accuracies of all runs and, of a text, bits
-per byte.
+draws accuracy over span, the curves of learning and, of a text, bits per byte.
 """
 
 import argparse

@@ -102,14 +102,12 @@ def _draw(out: Path, tree: Mapping[str, Any], tasks: Sequence[Task]) -> None:
 
 
 def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
-    """Draw accuracies and curves from the tree of results.json; return the pictures' names."""
+    """Draw accuracy and curves from the tree of results.json; return the pictures' names."""
     runs, measure = counted(by_model(tree["runs"])), measure_of(tree["experiment"]["name"])
     lines = lines_of(runs)
     counts = {lines[model]: pairs for model, pairs in counts_by_span(runs).items()}
     figures.accuracy_over_span(counts, measure.span, out / "accuracy-over-span.png")
-    accuracies = {lines[model]: [r["accuracy"] for r in runs[model]] for model in runs}
-    figures.accuracies(accuracies, out / "accuracies.png")
-    drawn = ["accuracy-over-span.png", "accuracies.png"]
+    drawn = ["accuracy-over-span.png"]
     curves = {lines[model]: tree["curves"][model] for model in runs if tree["curves"].get(model)}
     if curves:
         figures.learning(curves, measure.name, out / "training-curves.png")

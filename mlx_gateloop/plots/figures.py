@@ -95,21 +95,6 @@ def _draw_with_range(
         axes.fill_between(positions, values.min(0), values.max(0), **area)
 
 
-def accuracies(values: Mapping[Line, Sequence[float]], png_path: Path) -> None:
-    """Draw the accuracy of every run as a dot, and each model's mean as a line."""
-    figure = new_figure(8, 0.4 * len(values) + 1.2)
-    axes = figure.add_subplot(xlabel="test accuracy")
-    for row, (line, found) in enumerate(values.items()):
-        colour = line_style(line.number)["color"]
-        axes.scatter(found, [row] * len(found), color=colour, alpha=0.6, zorder=2)
-        mean = float(np.mean(found))
-        axes.plot([mean, mean], [row - 0.3, row + 0.3], color=colour, linewidth=3, zorder=3)
-    axes.set_yticks(range(len(values)), [line.name for line in values])
-    axes.invert_yaxis()  # the first model on top
-    axes.grid(axis="x", alpha=FAINT)
-    save_png(figure, png_path)
-
-
 def accuracy_over_span(
     counts: Mapping[Line, Sequence[tuple[np.ndarray, np.ndarray]]], span: str, png_path: Path
 ) -> None:

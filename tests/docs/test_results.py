@@ -118,14 +118,14 @@ def test_figures_and_order(compare, folders, monkeypatch, parts):
     ]
     assert "softmax" not in compare("whole", "--models", "retnet,data_controlled")
     files = compare(*parts.split(), "--pictures", "a/b").split()
-    assert {Path(file).name for file in files} == {"accuracy-over-span.png", "accuracies.png"}
+    assert {Path(file).name for file in files} == {"accuracy-over-span.png"}
     assert all(Path(file).read_bytes()[:4] == b"\x89PNG" for file in files)
 
 
 @pytest.mark.parametrize(("options", "words"), [
     ("whole --beyond 2 --reference retnet", "RetNet is ahead by (95%)"),
     ("whole slow --models retnet,data_controlled", "| RetNet, phase_share 0.1 | 1,024 "),
-    ("whole --beyond -1", "-1: expected 0 to 2"), ("second --pictures DIR", "accuracies.png"),
+    ("whole --beyond -1", "-1: expected 0 to 2"), ("second --pictures DIR", "over-span.png"),
     ("whole --pictures /dev/null", "--pictures /dev/null: File exists; choose another folder"),
     ("whole --reference s5", 'or several; have "retnet", "softmax", "data_controlled"; see'),
     ("whole --models retnet,s5", "--models: no s5 there; choose retnet, data_controlled"),

@@ -8,7 +8,7 @@ from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.run import run_experiment
 
 FILES = {"experiment.json", "results.json", "results.md", "runs"}
-PICTURES = {"accuracies.png", "accuracy-over-span.png", "training-curves.png"}
+PICTURES = {"accuracy-over-span.png", "training-curves.png"}
 TRANSITIONS = {"transitions-data_controlled.png", "transitions-fixed.png"}
 
 

@@ -80,16 +80,6 @@ def test_ranges_of_a_few_models_only(tmp_path):
         np.testing.assert_array_equal(filled, [[[1], [0.25], [0.5]]] * ranges)
 
 
-def test_accuracies_have_a_row_for_each_model(tmp_path, plotted):
-    with watched("scatter") as scatter:
-        figures.accuracies({ONE: [0.5, 0.7], OTHER: [0.2]}, tmp_path / "d.png")
-    (first, second) = plotted[None]
-    np.testing.assert_allclose([first, second], [[[0.6] * 2, [-0.3, 0.3]], [[0.2] * 2, [0.7, 1.3]]])
-    dots = [call.args[1:] for call in scatter.call_args_list]
-    assert dots == [([0.5, 0.7], [0, 0]), ([0.2], [1])]
-    assert (tmp_path / "d.png").read_bytes()[:4] == b"\x89PNG"
-
-
 def test_transitions_are_averaged_over_channels(tmp_path, plotted):
     columns = np.zeros((4, 2, 5, 3), np.float32)
     magnitude = np.random.default_rng(0).random((2, 5, 3))
