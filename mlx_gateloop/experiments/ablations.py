@@ -34,10 +34,7 @@ ABLATIONS: dict[str, tuple[str, dict[str, object]]] = {
         {"initial_scale": 3**-0.5},
     ),
     "post-norm": ("norms after the skips (ours: before)", {"model.norm_position": "post"}),
-    "output-gate": (
-        "a SiLU gate and an output projection (ours: neither)",
-        {"model.output_gate": True},
-    ),
+    "output-gate": ("a SiLU gate and a projection (ours: neither)", {"model.output_gate": True}),
     "unasked-resets": ("no loss at resets (ours: the answer 0)", {"task.at_resets": "unasked"}),
     "modulus": ("answers modulo max_output = 10 (ours: 11)", {"task.max_output": 9}),
 }

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
+from mlx_gateloop.configuration import read_json
 from mlx_gateloop.data.memory_horizon import memory_horizon
 from mlx_gateloop.data.next_byte import SPLITS, next_byte
 from mlx_gateloop.data.recall import induction, recall
@@ -17,6 +18,7 @@ from mlx_gateloop.errors import InputError, shortened, shown
 from mlx_gateloop.experiments.records import Chosen, Tunable
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.io.files import write_text
+from mlx_gateloop.io.models import config_of
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.model.registered import module
 from mlx_gateloop.train import TrainConfig
@@ -35,12 +37,10 @@ MAX_RUNS = 1000  # per model, as for its draws and its trials
 # What all runs have in common: `variants` and `tuning` decide the start of each model.
 BASE: dict[str, Any] = {"model": {}, "start": "published"}
 # Keys that the experiment itself sets for each run.
-DECIDED = {
-    "seed": "use --seeds",
-    "data.length": "use task.length",
-} | dict.fromkeys(("model", "data", "optimizer"), "set its keys one by one")
+DECIDED = {"seed": "use --seeds", "data.length": "use task.length"}
+DECIDED |= dict.fromkeys(("model", "data", "optimizer"), "set its keys one by one")
 DECIDED |= dict.fromkeys(("model.num_outputs", "model.vocab_size"), "the task decides")
-DECIDED |= dict.fromkeys(("weights", "lora_rank"), "models begin untrained; leave it out")
+DECIDED["lora_rank"] = "experiments train all weights; leave it out"
 UNUSED = ["sample_tokens", "optimizer.exchange_dtype", "tokenizer"]
 UNUSED += [f"tokenizer.{key.name}" for key in fields(TokenizerConfig)]
 UNUSED += [f"data.{k}" for k in ("loss_on", "packed", "reset_at_documents", "validation_fraction")]
@@ -54,7 +54,8 @@ class Experiment:
     name: str  # a key of `TASKS`
     preset: str  # name of the preset it started from
     task: dict[str, object]  # arguments of the task's generator
-    train: dict[str, object]  # values of `TrainConfig` by dotted key
+    # values of `TrainConfig` by dotted key; `weights` is an experiment whose runs these continue
+    train: dict[str, object]
     seeds: int = 5
     draws: int = 5  # draws of the data
     trials: int = 0  # settings that are tried for each model before its runs; 0 takes the preset's
@@ -114,6 +115,7 @@ class Experiment:
             tried = {"start", *get_args(Tunable)} - {"optimizer.learning_rate"}  # it is the centre
             decided |= dict.fromkeys(tried, "--tune decides it; leave it out")
             decided["patience"] = "budgets of --tune are equal; leave it out"
+            decided["weights"] = "trials begin untrained; leave it out"
         if wrong := next((key for key in settings if key in decided), None):
             raise InputError(f"--set {wrong}: {decided[wrong]}")
         lengths = {"steps", "epochs"}
@@ -180,7 +182,7 @@ class Experiment:
                 variant["start"] = "published"
             chosen = dict(self.settings.get(name, {})) | dict(settings)
             values = BASE | {"optimizer.weight_decay": decay} | self.train
-            values |= variant | chosen | decided
+            values |= variant | chosen | decided | {"weights": None}
             if "model_type" in VARIANTS[name]:  # it has fewer fields, and as many outputs as ids
                 args = module(str(VARIANTS[name]["model_type"])).ModelArgs
                 known = {f"model.{field.name}" for field in fields(args)}
@@ -199,7 +201,20 @@ class Experiment:
                 advice = "leave it out, or give --no-equal-parameters"
                 raise InputError(f"models: {model} has {error}; {advice}") from None
             config.model["intermediate_size"] = args.intermediate_size
+        if (folder := self.train.get("weights")) is not None:
+            shape = config_of(config.model_args(task.vocab_size))
+            config = _continued(config, Path(str(folder), "runs", f"{model}-{seed}"), shape)
         return config
+
+
+def _continued(config: TrainConfig, run: Path, shape: Mapping[str, object]) -> TrainConfig:
+    """Let a run start from the weights of another one, of the same shape."""
+    theirs = read_json(run / "config.json")
+    for key, value in shape.items():
+        if (other := theirs.get(key)) != value:
+            given = f"model.{key} {shown(other)} there, {shown(value)} here"
+            raise InputError(f"{run}: {given}; --set the same model.*, for the same task")
+    return replace(config, weights=str(run), start="published", initial_scale=1.0)
 
 
 def equal_parameters(args: Any, goal: int) -> Any:

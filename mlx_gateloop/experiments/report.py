@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,8 @@ def _collect(
 ) -> dict[str, Any]:
     runs = counted(every)
     seeds = sorted({r["seed"] for results in runs.values() for r in results}) or [0]
-    configs = {m: experiment.config(tasks[0], m, 0, best(experiment, out, m)) for m in runs}
+    new = replace(experiment, train={**experiment.train, "weights": None})
+    configs = {m: new.config(tasks[0], m, 0, best(experiment, out, m)) for m in runs}
     shapes = {m: config.model_args(tasks[0].vocab_size) for m, config in configs.items()}
     logs = {m: [out / f"runs/{m}-{r['seed']}" / LOG for r in runs[m]] for m in runs}
     measure = measure_of(experiment.name)
@@ -71,7 +72,7 @@ def _collect(
         "experiment": asdict(experiment),
         "environment": facts(command),
         "oracles": mean_scores([tasks[seed % len(tasks)] for seed in seeds]),
-        "tokens_per_step": tokens_per_step(experiment.config(tasks[0], experiment.models[0], 0)),
+        "tokens_per_step": tokens_per_step(new.config(tasks[0], experiment.models[0], 0)),
         "curves": {m: [curve(log, measure) for log in own] for m, own in logs.items()},
         "models": {model: {"state_size": _state_size(args)} for model, args in shapes.items()},
         "trials": {model: read_trials(experiment, out, model) for model in experiment.models},

@@ -261,9 +261,7 @@ def _write(model: nn.Module, tokenizer: Any, directory: Path) -> None:
         raise InputError("the model has LoRA layers; fuse them before it is saved")
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     args = model.args
-    config = asdict(args) | _quantized(model)
-    if isinstance(args, ModelArgs):
-        config |= {"num_heads": args.heads, "num_outputs": args.outputs}
+    config = config_of(args) | _quantized(model)
     if tokenizer is not None:
         tokenizer.save_pretrained(directory)
         token_ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "pad_token_id")}
@@ -274,6 +272,12 @@ def _write(model: nn.Module, tokenizer: Any, directory: Path) -> None:
             (directory / MODEL_FILE).write_text(model_file(args), encoding="utf-8")
             config |= {"model_file": MODEL_FILE}
     write_json(directory / "config.json", config)
+
+
+def config_of(args: Any) -> dict[str, Any]:
+    """The entries of config.json for a model's arguments."""
+    ours = isinstance(args, ModelArgs)
+    return asdict(args) | ({"num_heads": args.heads, "num_outputs": args.outputs} if ours else {})
 
 
 def _quantized(model: nn.Module) -> dict[str, Any]:

@@ -47,6 +47,25 @@ def test_every_model_and_seed_is_trained_and_compared(tmp_path):
 
 
 @pytest.mark.usefixtures("without_pictures")
+def test_runs_go_on_with_the_weights_of_another_experiment(tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    new = {"models": ["fixed", "gla"], "seeds": 1}
+    run_experiment(tiny(**new), before)
+    new |= {"weights": str(before), "optimizer__learning_rate": 1e-9}
+    run_experiment(tiny(**new), after)
+    for one, other in zip(results(before), results(after), strict=True):
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-6)
+        assert other["right_by_span"] == one["right_by_span"]
+    assert raw_results(after)["models"] == raw_results(before)["models"]
+    for change, words in (
+        ({"model__conv_size": 3}, "fixed-0: model.conv_size None there, 3 here; --set the same"),
+        ({"task__max_output": 9}, "fixed-0: model.num_outputs 5 there, 10 here"),
+        ({"weights": "x"}, "x/runs/fixed-0/config.json: No such file"),
+    ):
+        assert words in refusal(run_experiment, tiny(**new | change), tmp_path / "new")
+
+
+@pytest.mark.usefixtures("without_pictures")
 def test_a_run_out_of_patience_is_finished(tmp_path):
     experiment = tiny(seeds=1, models=["fixed"], patience=1, eval_every=1, steps=400)
     experiment = experiment.changed_by({"optimizer.learning_rate": 0.3})
