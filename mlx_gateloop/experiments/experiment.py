@@ -176,13 +176,13 @@ class Experiment:
         decided = {"model.num_outputs": task.num_outputs, "data.length": length, "seed": seed}
         decay = 0.0 if self.train.get("optimizer.name") == "muon" else 0.05  # Muon's is coupled
 
-        def load(name: str, settings: Mapping[Any, object]) -> TrainConfig:
+        def load(name: str, settings: Mapping[Any, object], **last: object) -> TrainConfig:
             variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}
             if "longest_half_life" in VARIANTS[name]:  # None: the published start
                 variant["start"] = "published"
             chosen = dict(self.settings.get(name, {})) | dict(settings)
             values = BASE | {"optimizer.weight_decay": decay} | self.train
-            values |= variant | chosen | decided | {"weights": None}
+            values |= variant | chosen | decided | {"weights": None} | last
             if "model_type" in VARIANTS[name]:  # it has fewer fields, and as many outputs as ids
                 args = module(str(VARIANTS[name]["model_type"])).ModelArgs
                 known = {f"model.{field.name}" for field in fields(args)}
@@ -202,19 +202,20 @@ class Experiment:
                 raise InputError(f"models: {model} has {error}; {advice}") from None
             config.model["intermediate_size"] = args.intermediate_size
         if (folder := self.train.get("weights")) is not None:
-            shape = config_of(config.model_args(task.vocab_size))
-            config = _continued(config, Path(str(folder), "runs", f"{model}-{seed}"), shape)
+            run = Path(str(folder), "runs", f"{model}-{seed}")
+            _check_shape(run, config_of(config.model_args(task.vocab_size)))
+            last = {"weights": str(run), "start": "published", "initial_scale": 1.0}
+            config = load(model, settings or {}, **last)
         return config
 
 
-def _continued(config: TrainConfig, run: Path, shape: Mapping[str, object]) -> TrainConfig:
-    """Let a run start from the weights of another one, of the same shape."""
+def _check_shape(run: Path, shape: Mapping[str, object]) -> None:
+    """Raise InputError if the model of a run has another shape."""
     theirs = read_json(run / "config.json")
     for key, value in shape.items():
         if (other := theirs.get(key)) != value:
             given = f"model.{key} {shown(other)} there, {shown(value)} here"
             raise InputError(f"{run}: {given}; --set the same model.*, for the same task")
-    return replace(config, weights=str(run), start="published", initial_scale=1.0)
 
 
 def equal_parameters(args: Any, goal: int) -> Any:

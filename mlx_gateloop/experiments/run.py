@@ -48,7 +48,7 @@ def run_experiment(
     tasks = [experiment.make_task(draw) for draw in range(experiment.draws)]
     experiment = replace(experiment, data=tuple(task.fingerprint for task in tasks))
     # Report what cannot be trained before training any.
-    for run in (*trials(experiment, out), *_runs(replace(experiment, seeds=1), out, tuned=False)):
+    for run in (*trials(experiment, out), *_runs(experiment, out, tuned=False)):
         config = run.config(tasks[0])
         config.total_steps(TaskSource(config, tasks[0]).batches.per_epoch)
     whole = _compare(out, experiment, resume)
