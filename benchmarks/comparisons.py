@@ -36,7 +36,8 @@ SHARED = ("name", "preset", "task", "seeds", "draws", "equal_parameters", "data"
 def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
     """Read the results of an experiment that was made in one folder or in several."""
     whole, *others = parts = [*map(read_results, folders)]
-    trains = [{**part["experiment"]["train"], "weights": None} for part in parts]  # a folder
+    trains = [part["experiment"]["train"] for part in parts]
+    trains = [train | {"weights": "weights" in train} for train in trains]  # else a folder's name
     options = [{*map(_option, train.items())} for train in trains]
     for part, own in zip(parts, options, strict=True):
         _add_to_names(part, sorted(own - set.intersection(*options)))

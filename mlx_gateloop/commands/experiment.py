@@ -83,7 +83,7 @@ def _add_runs(command: argparse.ArgumentParser) -> None:
     add_settings(
         command,
         "any other setting of the task, such as task.length=128, or of the training, such as "
-        "steps=500, or weights=DIR, an experiment whose runs to continue; may be repeated",
+        "steps=500, or weights=DIR, an experiment to start from; may be repeated",
     )
 
 

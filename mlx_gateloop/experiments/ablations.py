@@ -29,10 +29,7 @@ ABLATIONS: dict[str, tuple[str, dict[str, object]]] = {
         "half-lives at the start spread from 1 to 64 tokens (ours: sigmoid of a normal)",
         {"model.longest_half_life": 64.0},
     ),
-    "small-start": (
-        "weights except the transitions' start as small as PyTorch's, 0.58 of ours",
-        {"initial_scale": 3**-0.5},
-    ),
+    "small-start": ("weights but the transitions' 0.58 of ours", {"initial_scale": 3**-0.5}),
     "post-norm": ("norms after the skips (ours: before)", {"model.norm_position": "post"}),
     "output-gate": ("a SiLU gate and a projection (ours: neither)", {"model.output_gate": True}),
     "unasked-resets": ("no loss at resets (ours: the answer 0)", {"task.at_resets": "unasked"}),
@@ -52,7 +49,7 @@ def run_ablations(
     """Train data-controlled and fixed models with every change, as `run_experiment`."""
     shared = dict(settings or {})
     for name, (_, changes) in ABLATIONS.items():
-        if taken := shared.keys() & changes.keys():
+        if taken := shared.keys() & {"weights", *changes}:
             raise InputError(f"--set {min(taken)}: the ablation {name} changes it; leave it out")
     experiments = {
         name: PRESETS["memory-horizon"]["small"].changed_by(

@@ -15,7 +15,7 @@ from mlx_gateloop.data.next_byte import SPLITS, next_byte
 from mlx_gateloop.data.recall import induction, recall
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError, shortened, shown
-from mlx_gateloop.experiments.records import Chosen, Tunable
+from mlx_gateloop.experiments.records import Chosen, RunRecord, Tunable, read_record
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.models import config_of
@@ -115,7 +115,8 @@ class Experiment:
             tried = {"start", *get_args(Tunable)} - {"optimizer.learning_rate"}  # it is the centre
             decided |= dict.fromkeys(tried, "--tune decides it; leave it out")
             decided["patience"] = "budgets of --tune are equal; leave it out"
-            decided["weights"] = "trials begin untrained; leave it out"
+        if new.trials or new.name == "text":  # whose draws overlap
+            decided["weights"] = "trials and texts begin untrained; leave it out"
         if wrong := next((key for key in settings if key in decided), None):
             raise InputError(f"--set {wrong}: {decided[wrong]}")
         lengths = {"steps", "epochs"}
@@ -176,13 +177,13 @@ class Experiment:
         decided = {"model.num_outputs": task.num_outputs, "data.length": length, "seed": seed}
         decay = 0.0 if self.train.get("optimizer.name") == "muon" else 0.05  # Muon's is coupled
 
-        def load(name: str, settings: Mapping[Any, object], **last: object) -> TrainConfig:
+        def load(name: str, settings: Mapping[Any, object], base: str | None = None) -> TrainConfig:
             variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}
             if "longest_half_life" in VARIANTS[name]:  # None: the published start
                 variant["start"] = "published"
             chosen = dict(self.settings.get(name, {})) | dict(settings)
             values = BASE | {"optimizer.weight_decay": decay} | self.train
-            values |= variant | chosen | decided | {"weights": None} | last
+            values |= variant | chosen | decided | {"weights": base}
             if "model_type" in VARIANTS[name]:  # it has fewer fields, and as many outputs as ids
                 args = module(str(VARIANTS[name]["model_type"])).ModelArgs
                 known = {f"model.{field.name}" for field in fields(args)}
@@ -203,19 +204,21 @@ class Experiment:
             config.model["intermediate_size"] = args.intermediate_size
         if (folder := self.train.get("weights")) is not None:
             run = Path(str(folder), "runs", f"{model}-{seed}")
-            _check_shape(run, config_of(config.model_args(task.vocab_size)))
-            last = {"weights": str(run), "start": "published", "initial_scale": 1.0}
-            config = load(model, settings or {}, **last)
+            _check_base(run, config_of(config.model_args(task.vocab_size)))
+            config = load(model, settings or {}, str(run))
         return config
 
 
-def _check_shape(run: Path, shape: Mapping[str, object]) -> None:
-    """Raise InputError if the model of a run has another shape."""
+def _check_base(run: Path, shape: Mapping[str, object]) -> None:
+    """Raise InputError if a run is not finished, or its model has another shape."""
+    record = read_record(run / "test.json", RunRecord)
+    if record is None or not record["finished"] or record.get("diverged"):
+        raise InputError(f"--set weights: no finished run in {run}; give an experiment's folder")
     theirs = read_json(run / "config.json")
     for key, value in shape.items():
-        if (other := theirs.get(key)) != value:
+        if key != "longest_half_life" and (other := theirs.get(key)) != value:
             given = f"model.{key} {shown(other)} there, {shown(value)} here"
-            raise InputError(f"{run}: {given}; --set the same model.*, for the same task")
+            raise InputError(f"{run}: {given}; give the same task, model.* and --equal-parameters")
 
 
 def equal_parameters(args: Any, goal: int) -> Any:

@@ -124,7 +124,7 @@ def test_figures_and_order(compare, folders, monkeypatch, parts):
 
 @pytest.mark.parametrize(("options", "words"), [
     ("whole --beyond 2 --reference retnet", "RetNet is ahead by (95%)"),
-    ("whole slow --models retnet,data_controlled", "| RetNet, log_every 9 | 1,024 "),
+    ("whole slow --models retnet,data_controlled", "| RetNet, log_every 9, weights True | 1,024 "),
     ("whole --beyond -1", "-1: expected 0 to 2"), ("second --pictures DIR", "over-span.png"),
     ("whole --pictures /dev/null", "--pictures /dev/null: File exists; choose another folder"),
     ("whole --reference s5", 'or several; have "retnet", "softmax", "data_controlled"; see'),

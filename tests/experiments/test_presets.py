@@ -75,7 +75,7 @@ def test_settings_go_where_they_belong():
     ({"settings": {"model.num_heads": 2}, "trials": 2}, "--tune decides it; leave it out"),
     ({"settings": {"start": "spread"}, "trials": 2}, "--set start: --tune decides it"),
     ({"settings": {"start": "spread"}, "models": ["lru"], "tuned": {"lru": RATE}}, "start: the"),
-    ({"settings": {"weights": "m"}, "trials": 2}, "--set weights: trials begin untrained;"),
+    ({"settings": {"weights": "m"}, "trials": 2}, "--set weights: trials and texts begin"),
     ({"settings": {"patience": 2}, "trials": 2}, "budgets of --tune are equal; leave it out"),
     ({"settings": RATE, "models": ["lru"], "tuned": {"lru": RATE}}, "rate: the other .* chose it;"),
     ({"models": ["lru"], "tuned": {"fixed": {}}}, "models: the other .* not chosen .* of lru;"),

@@ -57,9 +57,9 @@ def test_runs_go_on_with_the_weights_of_another_experiment(tmp_path):
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-6)
     assert raw_results(after)["models"] == raw_results(before)["models"]
     for change, words in (
-        ({"model__conv_size": 3}, "fixed-0: model.conv_size None there, 3 here; --set the same"),
+        ({"model__conv_size": 3}, "fixed-0: model.conv_size None there, 3 here; give the same"),
         ({"task__max_output": 9}, "fixed-0: model.num_outputs 5 there, 10 here"),
-        ({"seeds": 2}, "before/runs/fixed-1/config.json: No such file"),
+        ({"seeds": 2}, "no finished run in "),
         ({"sequence_chunk": 6}, "sequence_chunk: must be None with weights to start from"),
     ):
         assert words in refusal(run_experiment, tiny(**new | change), tmp_path / "new")
