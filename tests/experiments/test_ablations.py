@@ -67,6 +67,7 @@ def test_the_table_compares_each_change_with_ours_by_seed(tmp_path, capsys):
 
 @pytest.mark.parametrize(("settings", "resume", "words"), [
     ({"model.norm_position": "post"}, False, "--set model.norm_position: the ablation post"),
+    ({"weights": "runs/sum"}, False, "--set weights: the ablation "),
     (TINY_EXPERIMENT | {"optimizer.nothing": 1}, False, "unknown"),
     (TINY_EXPERIMENT, True, "no ablations to resume; start without --resume"),
 ])  # fmt: skip
